@@ -140,7 +140,11 @@ class AgentManagerQueue(Generic[T]):
             if self._closed and not self._items:
                 raise QueueClosed(f"queue {self.name!r} is closed and drained")
             raise QueueEmpty(f"queue {self.name!r} is empty")
-        return self._take()
+        item = self._items.popleft()
+        self._out += 1
+        if self._putters.waiters or self._closed:
+            self._serve()
+        return item
 
     async def put(self, item: T) -> None:
         """Put an item, waiting for space while the queue is full. A cancelled put delivers nothing.
@@ -160,11 +164,10 @@ class AgentManagerQueue(Generic[T]):
         Raises:
             QueueClosed: if the stream has ended and no items are left, or if this happens during the wait.
         """
-        if len(self._items) > self._getters.promised:
-            return self._take()
-        if not (self._closed and not self._items) and await self._getters.wait(self._serve):
-            return self._take()
-        raise QueueClosed(f"queue {self.name!r} is closed and drained")
+        must_wait = len(self._items) <= self._getters.promised and (self._items or not self._closed)
+        if must_wait and not await self._getters.wait(self._serve):
+            raise QueueClosed(f"queue {self.name!r} is closed and drained")
+        return self.get_nowait()  # after a wait, the item that was promised to this task is there
 
     def close(self) -> None:
         """End the stream for all producers. Consumers still get the queued items. Closing twice is allowed."""
@@ -207,13 +210,6 @@ class AgentManagerQueue(Generic[T]):
         except QueueClosed:
             raise StopAsyncIteration from None
 
-    def _take(self) -> T:
-        item = self._items.popleft()
-        self._out += 1
-        if self._putters.waiters or self._closed:
-            self._serve()
-        return item
-
     def _serve(self) -> None:
         """Promise items and free space to the first tasks in line, and dismiss tasks that would wait forever."""
         while self._getters.waiters and len(self._items) > self._getters.promised:
@@ -244,12 +240,14 @@ class Producer(Generic[T]):
 
     def put_nowait(self, item: T) -> None:
         """Put an item like `AgentManagerQueue.put_nowait`, but also raise `QueueClosed` once this end is closed."""
-        self._check()
+        if self._closed:
+            raise QueueClosed(f"this producer end of queue {self.name!r} is closed")
         self._queue.put_nowait(item)
 
     async def put(self, item: T) -> None:
         """Put an item like `AgentManagerQueue.put`, but also raise `QueueClosed` once this end is closed."""
-        self._check()
+        if self._closed:
+            raise QueueClosed(f"this producer end of queue {self.name!r} is closed")
         await self._queue.put(item)
 
     def close(self) -> None:
@@ -265,10 +263,6 @@ class Producer(Generic[T]):
     def statistics(self) -> QueueStatistics:
         """Return the statistics of the entire queue."""
         return self._queue.statistics()
-
-    def _check(self) -> None:
-        if self._closed:
-            raise QueueClosed(f"this producer end of queue {self.name!r} is closed")
 
 
 class WaitingLine:

@@ -345,7 +345,7 @@ class Actor(Source[Item]):
         if self._consulting:
             self._deferred.append(partial(self.receive_policy, update))
             return
-        self._environment.mappings.update(update)
+        self._environment.update(update)
         if update.snapshot < 0 and update.behavior_id in self._environment.specs:
             self._adopted[update.behavior_id] = update.version
             if len(self._lacking) > 1:  # the actor still waits for other behaviours

@@ -230,6 +230,8 @@ class EnvironmentStage:
         self._make_group = make_group
         self.mappings = mappings
         """The policies of each game."""
+        self.update = mappings.update
+        """Call it with a `PolicyUpdate`, to use that policy for all later decisions."""
         self._first_agent_id = first_agent_id
         self._deterministic = deterministic
         self._group: EnvironmentGroup | None = None

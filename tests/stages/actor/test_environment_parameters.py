@@ -27,7 +27,7 @@ async def started(length, num_envs=2, seed=1, replica=0, make=TellableGroup, str
         stage.parameters.receive(told(length))
     stage.start(StageContext("environment", replica))
     await stage.reset(seed, stretch)
-    stage.mappings.update(policy_update("Walker", 0))
+    stage.update(policy_update("Walker", 0))
     return stage, groups
 
 

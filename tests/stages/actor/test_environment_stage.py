@@ -55,7 +55,7 @@ async def started(
     await stage.reset(seed)
     if policies:
         for cast in casts:
-            stage.mappings.update(policy_update(cast.behavior_id, 0))
+            stage.update(policy_update(cast.behavior_id, 0))
     return stage, groups
 
 
@@ -116,7 +116,7 @@ async def test_agent_ids_are_right_for_a_group_that_uses_its_array_again():
     )
     stage.start(StageContext("environment"))
     await stage.reset(0)
-    stage.mappings.update(policy_update("Walker", 0))
+    stage.update(policy_update("Walker", 0))
     for _ in range(4):
         (step,) = stage.decide()
         assert step.agent_ids.tolist() == [1000 + agent for agent in agents(step)]
@@ -132,7 +132,7 @@ async def test_masks_reach_the_policy_and_the_trajectory():
 async def test_a_newer_policy_decides_from_the_next_decision_on():
     stage, _ = await started(Cast("Walker"))
     stage.decide()
-    stage.mappings.update(policy_update("Walker", 5))
+    stage.update(policy_update("Walker", 5))
     await stage.advance()
     assert stage.decide()[0].policy_versions.tolist() == [5]
 
@@ -140,7 +140,7 @@ async def test_a_newer_policy_decides_from_the_next_decision_on():
 async def test_deciding_again_takes_the_newer_policy_and_the_same_chance():
     stage, _ = await started(Cast("Walker", agents=4, shortest=3))
     (first,) = stage.decide()
-    stage.mappings.update(policy_update("Walker", 5))
+    stage.update(policy_update("Walker", 5))
     (again,) = stage.decide(again=True)
     assert again.policy_versions.tolist() == [5] * 4
     assert np.array_equal(first.decisions["log_probs"], again.decisions["log_probs"])
@@ -180,7 +180,7 @@ async def test_a_group_may_be_async():
 
 async def test_behaviours_that_appear_later_join():
     stage, _ = await started(Cast("Walker"), Cast("Swimmer", joins_at=2), policies=False)
-    stage.mappings.update(policy_update("Walker", 0))
+    stage.update(policy_update("Walker", 0))
     assert list(stage.specs) == ["Walker"]
     for _ in range(2):
         assert stage.mappings.ready(stage.specs)
@@ -205,7 +205,7 @@ async def test_statistics_are_reported_by_behaviour_with_their_aggregation():
     stage.start(StageContext("environment", statistics=statistics))
     await stage.reset(0)
     for cast in casts:
-        stage.mappings.update(policy_update(cast.behavior_id, 0))
+        stage.update(policy_update(cast.behavior_id, 0))
     stage.decide()
     await stage.advance()
     goals = {("Ball", "Goals"): [1.0, 2.0], ("Walker", "Goals"): [1.0, 2.0]}
@@ -285,7 +285,7 @@ async def test_a_base_exception_counts_as_broken():
 @pytest.mark.parametrize("late", [False, True], ids=["specs known at once", "specs known after reset"])
 async def test_a_restart_rebuilds_the_group_and_keeps_the_policies(late):
     stage, groups = await started(Cast("Walker"), late=late)
-    stage.mappings.update(policy_update("Walker", 7))
+    stage.update(policy_update("Walker", 7))
     await stage.restart(seed=9)
     assert [group.closed for group in groups] == [1, 0]
     assert groups[1].seeds == [9]
@@ -318,8 +318,8 @@ async def playing(num_envs=2, game_length=4):
     stage, groups = await started(
         Cast(HOME), Cast(AWAY), self_play=True, num_envs=num_envs, game_length=game_length, policies=False
     )
-    stage.mappings.update(policy_update(HOME, 0))
-    stage.mappings.update(policy_update(AWAY, 0, snapshot=0))
+    stage.update(policy_update(HOME, 0))
+    stage.update(policy_update(AWAY, 0, snapshot=0))
     stage.mappings.assign(assignment(1, 0, 0, away=(0, 0)))
     return stage, groups
 
@@ -337,8 +337,8 @@ async def test_steps_are_stamped_with_who_learns_against_whom():
 async def test_games_are_played_to_their_end_under_the_mapping_they_began_with():
     stage, _ = await playing(num_envs=4)
     played = dict.fromkeys(range(4), 1)
-    stage.mappings.update(policy_update(HOME, 1))
-    stage.mappings.update(policy_update(AWAY, 1, snapshot=1))
+    stage.update(policy_update(HOME, 1))
+    stage.update(policy_update(AWAY, 1, snapshot=1))
     stage.mappings.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
     results = []
     for _ in range(12):
@@ -430,7 +430,7 @@ async def test_deciding_again_starts_from_the_same_memories():
     stage, _ = await started(Cast("Walker", agents=4, shortest=3), make_policy=Rememberer)
     for _ in range(12):
         (first,) = stage.decide()
-        stage.mappings.update(policy_update("Walker", 5))
+        stage.update(policy_update("Walker", 5))
         for _ in range(2):
             (again,) = stage.decide(again=True)  # the policy checks what it is given
             assert np.array_equal(first.decisions["memories"], again.decisions["memories"])
@@ -452,7 +452,7 @@ async def after_three_decisions(breaks_at=()):
     stage = EnvironmentStage(lambda: next(groups), PolicyMappings(Rememberer))
     stage.start(StageContext("environment"))
     await stage.reset(0)
-    stage.mappings.update(policy_update("Walker", 0))
+    stage.update(policy_update("Walker", 0))
     for _ in range(2):
         stage.decide()
         await stage.advance()
@@ -474,13 +474,13 @@ async def test_memories_stay_with_their_agents_in_games_of_mixed_generations():
     stage, _ = await started(
         Cast(HOME), Cast(AWAY), self_play=True, num_envs=4, game_length=4, policies=False, make_policy=Rememberer
     )
-    stage.mappings.update(policy_update(HOME, 0))
-    stage.mappings.update(policy_update(AWAY, 0, snapshot=0))
+    stage.update(policy_update(HOME, 0))
+    stage.update(policy_update(AWAY, 0, snapshot=0))
     stage.mappings.assign(assignment(1, 0, 0, away=(0, 0)))
     stage.decide()
     await stage.advance()
-    stage.mappings.update(policy_update(HOME, 1))
-    stage.mappings.update(policy_update(AWAY, 1, snapshot=1))
+    stage.update(policy_update(HOME, 1))
+    stage.update(policy_update(AWAY, 1, snapshot=1))
     stage.mappings.assign(assignment(2, 0, 1, home=(-1, 1), away=(1, 1)))
     mixed, remembering = 0, set()
     for _ in range(12):

@@ -50,9 +50,9 @@ async def pair(*casts, make=EchoPolicy, self_play=False, **options):
 
 
 def send(near, asking, oracle, update):
-    near.mappings.update(update)
+    near.update(update)
     oracle.decider.load(update)
-    asking.mappings.update(replace(update, weights=np.empty(0, np.float32), layout=()))
+    asking.update(replace(update, weights=np.empty(0, np.float32), layout=()))
 
 
 async def tick(near, asking):
@@ -124,7 +124,7 @@ async def test_steps_carry_the_version_that_decided():
 async def test_a_lost_question_is_asked_again():
     _, asking, oracle = await pair(Cast("Walker", agents=2))
     oracle.decider.load(policy_update("Walker", 0))
-    asking.mappings.update(PolicyUpdate("Walker", 0, np.empty(0, np.float32), (), 0))
+    asking.update(PolicyUpdate("Walker", 0, np.empty(0, np.float32), (), 0))
     oracle.lost = True
     with pytest.raises(NoDecisionError):
         await asking.consult()

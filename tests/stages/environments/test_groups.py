@@ -55,7 +55,7 @@ async def started(grouped, **of_groups):
     stage = EnvironmentStage(lambda: Team(spec, **of_groups), PolicyMappings(EchoPolicy), OFFSET)
     stage.start(StageContext("environment"))
     await stage.reset(0)
-    stage.mappings.update(policy_update("Team", 0))
+    stage.update(policy_update("Team", 0))
     return stage
 
 
