@@ -169,7 +169,9 @@ def addresses_of(observation: Any) -> list[int]:
     if isinstance(observation, np.ndarray):
         return [observation.ctypes.data] if observation.size else []
     parts = observation.values() if isinstance(observation, Mapping) else observation
-    return [each for part in parts for each in addresses_of(part)] if isinstance(observation, dict | tuple) else []
+    return (
+        [address for part in parts for address in addresses_of(part)] if isinstance(observation, dict | tuple) else []
+    )
 
 
 def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:

@@ -70,10 +70,6 @@ class EpisodeParameters:
         self._spawn_key: tuple[int, ...] = ()
         self._random: dict[tuple[str, int], np.random.Generator] = {}
 
-    def __bool__(self) -> bool:
-        """Return True if there are any parameters."""
-        return bool(self.values)
-
     def receive(self, message: EnvironmentParameters) -> None:
         """Use a message's parameters for all later episodes."""
         self.generation = message.generation
@@ -150,7 +146,7 @@ def connect_parameters(
         log: receives a warning if the group takes no parameters; None for no warning.
     """
     parameters.set_instances(group.num_envs)
-    if not parameters:
+    if not parameters.values:
         return
     if isinstance(group, SupportsParameters):
         group.set_parameters(parameters)
@@ -209,7 +205,7 @@ def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:
 
 def all_criteria(parameters: Mapping[str, EnvironmentParameter] | None) -> list[CompletionCriteria]:
     """Return the completion criteria of all lessons of all parameters."""
-    lessons = [lesson for each in (parameters or {}).values() for lesson in lessons_of(each)]
+    lessons = [lesson for parameter in (parameters or {}).values() for lesson in lessons_of(parameter)]
     return [lesson.completion_criteria for lesson in lessons if lesson.completion_criteria is not None]
 
 
@@ -220,12 +216,12 @@ def plain_value(value: ParameterValue) -> Any:
 
 def kept_returns(parameters: Mapping[str, EnvironmentParameter] | None, behavior: str) -> int:
     """Return how many episodes a behaviour's return is averaged over; 0 if no lesson depends on the behaviour."""
-    lengths = [each.min_lesson_length for each in all_criteria(parameters) if each.behavior == behavior]
+    lengths = [criteria.min_lesson_length for criteria in all_criteria(parameters) if criteria.behavior == behavior]
     return max(1, *lengths) if lengths else 0
 
 
 def final_parameters(parameters: Mapping[str, EnvironmentParameter] | None) -> EnvironmentParameters:
     """Return the environment parameters with every curriculum at its last lesson."""
     return EnvironmentParameters(
-        0, {name: plain_value(lessons_of(each)[-1].value) for name, each in (parameters or {}).items()}
+        0, {name: plain_value(lessons_of(parameter)[-1].value) for name, parameter in (parameters or {}).items()}
     )
