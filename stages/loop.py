@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -103,6 +104,7 @@ class StageRunner(Generic[In, Out]):
         self._ends_barriers = ends_barriers
         self._items = 0
         self._blocked = 0
+        self._blocking_s = math.inf if stage.may_block else BLOCKING_S
         self._working = f"{WORKING}/{context.name}"
         self._barrier_seen = -1
 
@@ -154,7 +156,8 @@ class StageRunner(Generic[In, Out]):
         with _naming(self.context, "on item", self._items, item), self.context.timings.lasting(self._working):
             began = time.perf_counter()
             results = self.stage.process(item)
-            self._check_blocking(began)
+            if (took_s := time.perf_counter() - began) > self._blocking_s:
+                self._warn_of_blocking(took_s)
             passed = await self._emit(results)
         if carried != passed and isinstance(item, TrajectoryBatch):
             self._hooks.return_credits(item.behavior, item.source, carried - passed)
@@ -176,24 +179,24 @@ class StageRunner(Generic[In, Out]):
             raise TypeError(_not_yielded(results))
         began = time.perf_counter()
         for result in results:
-            self._check_blocking(began)
+            if (took_s := time.perf_counter() - began) > self._blocking_s:
+                self._warn_of_blocking(took_s)
             passed += _credits(result)
             await _put(sender, result, self.context)
             began = time.perf_counter()
-        self._check_blocking(began)
+        if (took_s := time.perf_counter() - began) > self._blocking_s:
+            self._warn_of_blocking(took_s)
         return passed
 
-    def _check_blocking(self, began: float) -> None:
-        took = time.perf_counter() - began
-        if took <= BLOCKING_S or self.stage.may_block:
-            return
+    def _warn_of_blocking(self, took_s: float) -> None:
+        """Log a warning about the 1st, 2nd, 4th, 8th … time that the stage has blocked its event loop."""
         self._blocked += 1
-        if self._blocked & (self._blocked - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
+        if self._blocked & (self._blocked - 1) == 0:
             log.warning(
                 "stage %s blocked its event loop for %.2f s on item %d (%d times so far); the host's other stages "
                 "could not run. Make process() faster, or make it async and await in it.",
                 self.context.name,
-                took,
+                took_s,
                 self._items,
                 self._blocked,
             )

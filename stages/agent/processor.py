@@ -466,7 +466,8 @@ class Assembler:
         if ended:
             gone = ending[pages.unwritten(agents.cursor[ending])]
             if len(gone):
-                self._forget(gone)
+                self.slots.remove(gone)
+                self._last = None
         if self._mates is not None:
             self._cut_mates(self._mates)
 
@@ -499,10 +500,6 @@ class Assembler:
         deciding = slots[ended:]
         self._last = last = Deciding(key, deciding, as_slice(deciding))
         return slots, slots[:ended], strangers, last
-
-    def _forget(self, slots: Numbers) -> None:
-        self.slots.remove(slots)
-        self._last = None
 
     def cut(self, max_first_version: int | None = None, slots: Numbers | None = None) -> None:
         """Close unfinished trajectories at their current rows; open decisions begin the agents' next trajectories.
@@ -555,7 +552,8 @@ class Assembler:
         if env_ids is not None:
             slots = self._agents.living_in(slots, env_ids)
         self._leave(slots, truncated=truncated)
-        self._forget(slots)
+        self.slots.remove(slots)
+        self._last = None
         if self._mates is not None:
             self._cut_mates(self._mates)
 
@@ -571,7 +569,8 @@ class Assembler:
         lost = int(lengths @ self._agents.learning[slots])
         self._pages.free.release(at - lengths)
         self._agents.cursor[slots] = self._pages.nowhere
-        self._forget(slots)
+        self.slots.remove(slots)
+        self._last = None
         self.pending -= lost
         return lost
 
