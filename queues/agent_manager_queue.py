@@ -123,7 +123,11 @@ class AgentManagerQueue(Generic[T]):
             oldest = self._items.popleft()
             if self._on_replaced is not None:
                 self._on_replaced(oldest)
-        self._append(item)
+        self._items.append(item)
+        self._in += 1
+        self._high_water = max(self._high_water, len(self._items))
+        if self._getters.waiters:
+            self._serve()
 
     def get_nowait(self) -> T:
         """Remove and return the oldest item without waiting.
@@ -136,7 +140,11 @@ class AgentManagerQueue(Generic[T]):
             if self._closed and not self._items:
                 raise QueueClosed(f"queue {self.name!r} is closed and drained")
             raise QueueEmpty(f"queue {self.name!r} is empty")
-        return self._take()
+        item = self._items.popleft()
+        self._out += 1
+        if self._putters.waiters or self._closed:
+            self._serve()
+        return item
 
     async def put(self, item: T) -> None:
         """Put an item, waiting for space while the queue is full. A cancelled put delivers nothing.
@@ -148,9 +156,7 @@ class AgentManagerQueue(Generic[T]):
             await self._putters.wait(self._serve)
             if self._closed:
                 raise QueueClosed(f"queue {self.name!r} was closed while put() waited")
-            self._append(item)
-        else:
-            self.put_nowait(item)
+        self.put_nowait(item)  # after a wait, the space that was promised to this task is free
 
     async def get(self) -> T:
         """Remove and return the oldest item, waiting while there is none. A cancelled get removes nothing.
@@ -158,11 +164,10 @@ class AgentManagerQueue(Generic[T]):
         Raises:
             QueueClosed: if the stream has ended and no items are left, or if this happens during the wait.
         """
-        if len(self._items) > self._getters.promised:
-            return self._take()
-        if not (self._closed and not self._items) and await self._getters.wait(self._serve):
-            return self._take()
-        raise QueueClosed(f"queue {self.name!r} is closed and drained")
+        must_wait = len(self._items) <= self._getters.promised and (self._items or not self._closed)
+        if must_wait and not await self._getters.wait(self._serve):
+            raise QueueClosed(f"queue {self.name!r} is closed and drained")
+        return self.get_nowait()  # after a wait, the item that was promised to this task is there
 
     def close(self) -> None:
         """End the stream for all producers. Consumers still get the queued items. Closing twice is allowed."""
@@ -205,21 +210,6 @@ class AgentManagerQueue(Generic[T]):
         except QueueClosed:
             raise StopAsyncIteration from None
 
-    def _append(self, item: T) -> None:
-        self._items.append(item)
-        self._in += 1
-        if len(self._items) > self._high_water:
-            self._high_water = len(self._items)
-        if self._getters.waiters:
-            self._serve()
-
-    def _take(self) -> T:
-        item = self._items.popleft()
-        self._out += 1
-        if self._putters.waiters or self._closed:
-            self._serve()
-        return item
-
     def _serve(self) -> None:
         """Promise items and free space to the first tasks in line, and dismiss tasks that would wait forever."""
         while self._getters.waiters and len(self._items) > self._getters.promised:
@@ -250,12 +240,14 @@ class Producer(Generic[T]):
 
     def put_nowait(self, item: T) -> None:
         """Put an item like `AgentManagerQueue.put_nowait`, but also raise `QueueClosed` once this end is closed."""
-        self._check()
+        if self._closed:
+            raise QueueClosed(f"this producer end of queue {self.name!r} is closed")
         self._queue.put_nowait(item)
 
     async def put(self, item: T) -> None:
         """Put an item like `AgentManagerQueue.put`, but also raise `QueueClosed` once this end is closed."""
-        self._check()
+        if self._closed:
+            raise QueueClosed(f"this producer end of queue {self.name!r} is closed")
         await self._queue.put(item)
 
     def close(self) -> None:
@@ -271,10 +263,6 @@ class Producer(Generic[T]):
     def statistics(self) -> QueueStatistics:
         """Return the statistics of the entire queue."""
         return self._queue.statistics()
-
-    def _check(self) -> None:
-        if self._closed:
-            raise QueueClosed(f"this producer end of queue {self.name!r} is closed")
 
 
 class WaitingLine:

@@ -43,14 +43,16 @@ def once_released(function: Callable[[], R], pause: Callable[[float], object] = 
     Raises:
         OSError: the error of the last attempt, with the remedy in `strerror`.
     """
-    pauses = list(PAUSES_S[:ON_LOOP] if _blocks_loop() else PAUSES_S)
-    waited_s = sum(pauses)
+    pauses: list[float] | None = None
     while True:
         try:
             return function()
         except OSError as error:
             if not is_held(error):
                 raise
+            if pauses is None:
+                pauses = list(PAUSES_S[:ON_LOOP] if _blocks_loop() else PAUSES_S)
+                waited_s = sum(pauses)
             if not pauses:
                 error.strerror = (
                     f"{error.strerror}. For {waited_s:.1f} s, another program has kept the file open (a viewer, "

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import time
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -103,6 +104,7 @@ class StageRunner(Generic[In, Out]):
         self._ends_barriers = ends_barriers
         self._items = 0
         self._blocked = 0
+        self._blocking_s = math.inf if stage.may_block else BLOCKING_S
         self._working = f"{WORKING}/{context.name}"
         self._barrier_seen = -1
 
@@ -117,25 +119,22 @@ class StageRunner(Generic[In, Out]):
         task.set_name(f"stage {self.context.name}")
         try:
             with self.context.activity.running(self.context.name, self.stage.progress):
-                await self._run()
+                try:
+                    with _naming(self.context, "while starting"):
+                        await start_stage(self.stage, self.context, self._state)
+                    async for item in self._receiver:
+                        await self._handle(item)
+                        del item  # the last reference to a batch keeps its slab in use, so release it before waiting
+                    with _naming(self.context, "while finishing"):
+                        await self._emit(self.stage.finish())
+                finally:
+                    with _naming(self.context, "while stopping"):
+                        await _await_if_needed(self.stage.stop())
         except QueueClosed:
             log.debug("stage %s ends early, because its results no longer have a consumer", self.context.name)
         finally:
             self._receiver.close()
             self._sender.close()
-
-    async def _run(self) -> None:
-        try:
-            with _naming(self.context, "while starting"):
-                await start_stage(self.stage, self.context, self._state)
-            async for item in self._receiver:
-                await self._handle(item)
-                del item  # the last reference to a batch keeps its slab in use, so release it before waiting
-            with _naming(self.context, "while finishing"):
-                await self._emit(self.stage.finish())
-        finally:
-            with _naming(self.context, "while stopping"):
-                await _await_if_needed(self.stage.stop())
 
     async def _handle(self, item: In | Barrier) -> None:
         if isinstance(item, Barrier):
@@ -157,7 +156,8 @@ class StageRunner(Generic[In, Out]):
         with _naming(self.context, "on item", self._items, item), self.context.timings.lasting(self._working):
             began = time.perf_counter()
             results = self.stage.process(item)
-            self._check_blocking(began)
+            if (took_s := time.perf_counter() - began) > self._blocking_s:
+                self._warn_of_blocking(took_s)
             passed = await self._emit(results)
         if carried != passed and isinstance(item, TrajectoryBatch):
             self._hooks.return_credits(item.behavior, item.source, carried - passed)
@@ -177,30 +177,26 @@ class StageRunner(Generic[In, Out]):
             return passed
         if not isinstance(results, Iterable):
             raise TypeError(_not_yielded(results))
-        for result in self._timed(results):
-            passed += _credits(result)
-            await _put(sender, result, self.context)
-        return passed
-
-    def _timed(self, results: Iterable[Out]) -> Iterable[Out]:
         began = time.perf_counter()
         for result in results:
-            self._check_blocking(began)
-            yield result
+            if (took_s := time.perf_counter() - began) > self._blocking_s:
+                self._warn_of_blocking(took_s)
+            passed += _credits(result)
+            await _put(sender, result, self.context)
             began = time.perf_counter()
-        self._check_blocking(began)
+        if (took_s := time.perf_counter() - began) > self._blocking_s:
+            self._warn_of_blocking(took_s)
+        return passed
 
-    def _check_blocking(self, began: float) -> None:
-        took = time.perf_counter() - began
-        if took <= BLOCKING_S or self.stage.may_block:
-            return
+    def _warn_of_blocking(self, took_s: float) -> None:
+        """Log a warning about the 1st, 2nd, 4th, 8th … time that the stage has blocked its event loop."""
         self._blocked += 1
-        if self._blocked & (self._blocked - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
+        if self._blocked & (self._blocked - 1) == 0:
             log.warning(
                 "stage %s blocked its event loop for %.2f s on item %d (%d times so far); the host's other stages "
                 "could not run. Make process() faster, or make it async and await in it.",
                 self.context.name,
-                took,
+                took_s,
                 self._items,
                 self._blocked,
             )
@@ -212,31 +208,27 @@ async def run_source(source: Source[Out], sender: ItemSink[Out], context: StageC
     Raises:
         StageFailure: if the source raises.
     """
+    activity = context.activity
     try:
-        with context.activity.running(context.name, source.progress):
-            await _produce(source, sender, context)
+        with activity.running(context.name, source.progress):
+            try:
+                with _naming(context, "while starting"):
+                    await start_stage(source, context, None)
+                with _naming(context, "while producing"), context.timings.lasting(f"{WORKING}/{context.name}"):
+                    async with aclosing(source.produce()) as items:  # type: ignore[type-var]
+                        activity.results = items
+                        async for item in items:
+                            _count_steps(context, item)
+                            await _put(sender, item, context)
+                            del item
+            finally:
+                activity.results = None
+                with _naming(context, "while stopping"):
+                    await _await_if_needed(source.stop())
     except QueueClosed:
         log.debug("source %s ends early, because its items no longer have a consumer", context.name)
     finally:
         sender.close()
-
-
-async def _produce(source: Source[Out], sender: ItemSink[Out], context: StageContext) -> None:
-    activity = context.activity
-    try:
-        with _naming(context, "while starting"):
-            await start_stage(source, context, None)
-        with _naming(context, "while producing"), context.timings.lasting(f"{WORKING}/{context.name}"):
-            async with aclosing(source.produce()) as items:  # type: ignore[type-var]
-                activity.results = items
-                async for item in items:
-                    _count_steps(context, item)
-                    await _put(sender, item, context)
-                    del item
-    finally:
-        activity.results = None
-        with _naming(context, "while stopping"):
-            await _await_if_needed(source.stop())
 
 
 async def _put(sender: ItemSink[Out], item: Out, context: StageContext) -> None:
@@ -274,28 +266,25 @@ def describe_item(item: object) -> str:
             return type(item).__name__
 
 
-class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
-    """Marks a stage's current work, and turns an exception into a StageFailure that names the stage and its work."""
+@contextmanager
+def _naming(context: StageContext, doing: str, number: int = 0, item: object = None) -> Iterator[None]:
+    """Mark a stage's current work, and turn an exception into a StageFailure that names the stage and its work."""
 
-    def __init__(self, context: StageContext, doing: str, number: int = 0, item: object = None) -> None:
-        self._context = context
-        self._doing = doing
-        self._number = number
-        self._item = item
+    def describe() -> str:
+        return doing if item is None else f"{doing} {number}: {describe_item(item)}"
 
-    def describe(self) -> str:
-        return self._doing + (f" {self._number}: {describe_item(self._item)}" if self._item is not None else "")
-
-    def __enter__(self) -> None:
-        activity = self._context.activity
-        activity.operation = self.describe
-        activity.operations += 1
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._context.activity.operation = None
+    activity = context.activity
+    activity.operation = describe
+    activity.operations += 1
+    try:
+        yield
+    except BaseException as error:
         # If the consumer closes the output queue, the stage ends without a failure; the loop handles this.
         if is_failure(error) and not isinstance(error, StageFailure | QueueClosed):
-            raise StageFailure(self._context.name, self.describe(), error) from error
+            raise StageFailure(context.name, describe(), error) from error
+        raise
+    finally:
+        activity.operation = None
 
 
 def _not_yielded(results: object) -> str:

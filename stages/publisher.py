@@ -54,16 +54,14 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
         """Send an update to the actors."""
         kept = item.copy()
         for behavior_id in self._ids.get(item.behavior_id, [item.behavior_id]):
-            self._send(replace(kept, behavior_id=behavior_id))
+            self._newest[behavior_id] = update = replace(kept, behavior_id=behavior_id)
+            self._port.send(update)
         yield from ()
 
     def publish_matchup(self, matchup: Matchup) -> None:
         """Send the policies named in an assignment, then the assignment itself."""
         for update in matchup.policies:
-            self._send(update)
+            self._newest[update.behavior_id] = update
+            self._port.send(update)
         self.assignment = matchup.assignment
         self._port.assign(matchup.assignment)
-
-    def _send(self, update: PolicyUpdate) -> None:
-        self._newest[update.behavior_id] = update
-        self._port.send(update)

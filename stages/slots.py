@@ -27,11 +27,10 @@ class FreeNumbers:
 
     def __init__(self, numbers: Numbers) -> None:
         self._stack = numbers
+        self.size = len(numbers)
+        """How many numbers there are, allocated or not."""
         self.in_use = 0
         """How many numbers are allocated."""
-
-    def __len__(self) -> int:
-        return len(self._stack) - self.in_use
 
     def allocate(self, count: int) -> Numbers:
         """Remove and return `count` available numbers, as a view that is valid until the next `release`."""
@@ -46,6 +45,7 @@ class FreeNumbers:
     def extend(self, numbers: Numbers) -> None:
         """Add new numbers at the bottom of the stack."""
         self._stack = np.concatenate((self._stack, numbers))
+        self.size = len(self._stack)
 
 
 class Slots:
@@ -53,10 +53,12 @@ class Slots:
 
     Attributes:
         ids: [total] each slot's agent id.
+        total: number of slots, used or not, including `NOBODY`; this is the length of per-agent arrays.
     """
 
     def __init__(self, capacity: int) -> None:
         self._free = FreeNumbers(np.arange(1, 1 + capacity))
+        self.total = 1 + capacity
         self.ids = np.zeros(1 + capacity, np.int64)
         self._used = np.zeros(1 + capacity, np.bool_)
         self._changed = True
@@ -64,11 +66,6 @@ class Slots:
 
     def __len__(self) -> int:
         return self._free.in_use
-
-    @property
-    def total(self) -> int:
-        """Number of slots, used or not, including `NOBODY`; this is the length of per-agent arrays."""
-        return len(self.ids)
 
     def used(self) -> Numbers:
         """Return all slots in use, ascending."""
@@ -81,7 +78,11 @@ class Slots:
     def look_up(self, agent_ids: Numbers) -> tuple[Numbers, Numbers]:
         """Return the agents' slots [n] as `find` does, and the indices of unknown agents, ascending."""
         if self._changed:
-            self._sort()
+            used = self.used()
+            ids = self.ids[used]
+            order = ids.argsort()
+            self._sorted_ids, self._sorted_slots = ids[order], used[order]
+            self._changed = False
         if not len(self._sorted_ids):
             return np.full(len(agent_ids), NOBODY), np.arange(len(agent_ids))
         at = self._sorted_ids.searchsorted(agent_ids)
@@ -94,7 +95,7 @@ class Slots:
 
     def add(self, agent_ids: Numbers) -> Numbers:
         """Allocate slots [n] for new agents and return them; `total` may grow."""
-        if len(self._free) < len(agent_ids):
+        if self._free.in_use + len(agent_ids) > self._free.size:
             self._grow(len(agent_ids))
         slots = self._free.allocate(len(agent_ids))
         self.ids[slots] = agent_ids
@@ -112,18 +113,12 @@ class Slots:
             # a deterministic run must not depend on earlier agents.
             self._free = FreeNumbers(np.arange(1, self.total))
 
-    def _sort(self) -> None:
-        slots = self.used()
-        ids = self.ids[slots]
-        order = ids.argsort()
-        self._sorted_ids, self._sorted_slots = ids[order], slots[order]
-        self._changed = False
-
     def _grow(self, count: int) -> None:
         total = 2 * self.total + count
         self._free.extend(np.arange(self.total, total))
         self.ids = enlarged(self.ids, total)
         self._used = enlarged(self._used, total)
+        self.total = total
 
 
 def enlarged(array: NDArray[Element], length: int) -> NDArray[Element]:
@@ -141,8 +136,3 @@ def as_slice(slots: Numbers) -> Where:
     if slots.item(-1) - first == count - 1 and (slots[1:] > slots[:-1]).all():
         return slice(first, first + count)
     return slots
-
-
-def pick(where: Where, places: Numbers) -> Numbers:
-    """Return the slots that `where` has at the indices `places`."""
-    return places + where.start if isinstance(where, slice) else where[places]

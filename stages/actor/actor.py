@@ -88,7 +88,7 @@ class Resets:
 
     def due(self) -> bool:
         """Return True if the environments must be reset now. This adopts new parameters, which may require a reset."""
-        if self.adopt_parameters():
+        if self._received is not None and self.adopt_parameters():
             self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
             return True
         mappings = self._environment.mappings
@@ -312,6 +312,13 @@ class Actor(Source[Item]):
         self._processor = processor
         self._gate = gate
         self._account = CreditAccount(environment, processor, gate)
+        self.acting: Mapping[str, tuple[int, int]] = self._account.acting
+        """Pairs (steps, version), keyed by behaviour name.
+
+        Learning steps after the first `steps` use that version or a newer one.
+        """
+        self.source = processor.source
+        """Id of the actor's current incarnation; see `begin_source`."""
         self._port = port
         self._resets = Resets(environment, processor, restarts or RestartBudget(0, 0, 60.0), resumed_at, clock)
         self._resets_at_checkpoints = resets_at_checkpoints
@@ -332,19 +339,6 @@ class Actor(Source[Item]):
         self._lacking: dict[str, None] = {}
         # Behaviours that had agents when the actor last requested credits at a checkpoint.
         self._players: tuple[str, ...] = ()
-
-    @property
-    def acting(self) -> Mapping[str, tuple[int, int]]:
-        """Pairs (steps, version), keyed by behaviour name.
-
-        Learning steps after the first `steps` use that version or a newer one.
-        """
-        return self._account.acting
-
-    @property
-    def source(self) -> int:
-        """Id of the actor's current incarnation; see `begin_source`."""
-        return self._processor.source
 
     def receive_policy(self, update: PolicyUpdate) -> None:
         """Use this policy, starting with the next decision."""
@@ -379,6 +373,7 @@ class Actor(Source[Item]):
 
     def begin_source(self, source: int) -> None:
         """Continue as a new source: credits are counted from 0, and pay for the steps that the actor still holds."""
+        self.source = source
         self._account.begin_source(source)
         self._wake.set()
 
@@ -467,6 +462,7 @@ class Actor(Source[Item]):
         }
         if not self._resets_at_checkpoints:
             del guards[Guard.RESETTING_CHECKPOINT_DUE]
+            guards[Guard.RESET_DUE] = self._resets.due
         return {
             state: [(guards[row.guard], actions[row.action], row.then) for row in rows if row.guard in guards]
             for state, rows in TRANSITIONS.items()
@@ -525,7 +521,8 @@ class Actor(Source[Item]):
         adopted, self._adopted = self._adopted, {}
         self._changed = False
         versions = self._account.newest_versions() if adopted else {}
-        self._account.end_turn()
+        if self._account.turns != self._environment.mappings.turns:
+            self._account.end_turn()
         began = time.perf_counter()
         steps = self._environment.decide()
         self._context.timings.add(ACTING, time.perf_counter() - began)
@@ -533,7 +530,8 @@ class Actor(Source[Item]):
             self._processor.add(step)
         # Deferred messages come after the decisions that older policies made, and before the first batch is emitted:
         # emitting may wait for room in a queue, and commands must not wait with it.
-        self._catch_up()
+        if self._consulting:
+            self._catch_up()
         # Emit the trajectories that an older policy began. The ledger grants no credits for a version until this actor
         # acts with the one before it, so the trainer can't run ahead by more than its window.
         for behavior_id, version in adopted.items():
@@ -543,11 +541,12 @@ class Actor(Source[Item]):
     def _decide_again(self) -> None:
         """Replace decisions made by older policies, before the first step after a wait."""
         if self._changed:
-            for step in self._environment.decide_again():
+            for step in self._environment.decide(again=True):
                 self._processor.replace_decisions(step)
             self._adopted.clear()
             self._account.note_versions(self._account.newest_versions(), granted=True)
-            self._catch_up()
+            if self._consulting:
+                self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
         # Only if the actor is known to continue: a waiting actor emits these with the rest, in one batch.
@@ -597,7 +596,7 @@ class Actor(Source[Item]):
         number = self._begin_checkpoint()
         if self._stopping:
             yield from self._processor.flush()
-        yield Barrier(number, self._processor.source)
+        yield Barrier(number, self.source)
 
     def _close_at_checkpoint(self) -> Iterable[Item]:
         # This is the same as the start of a resumed run: a reset, then fresh credits. The ledger grants them once all
@@ -610,7 +609,7 @@ class Actor(Source[Item]):
         closed = self._processor.close_all()
         self._account.ask_for(self._players)
         yield from closed
-        yield Barrier(number, self._processor.source)
+        yield Barrier(number, self.source)
 
     def _begin_checkpoint(self) -> int:
         """Return the number of the requested checkpoint, and clear the request, so the host may request a new one."""

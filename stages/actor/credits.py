@@ -23,21 +23,35 @@ class CreditGate:
     Args:
         request: called with (request number, `used`, behaviours that need credits, behaviours whose credits are
             returned).
+
+    Attributes:
+        versions: the oldest policy version that may spend the last grant's credits, keyed by behaviour name; without a
+            grant, any version.
     """
 
     def __init__(self, request: Callable[[int, Mapping[str, int], Sequence[str], Sequence[str]], None]) -> None:
         self._request = request
         self._caps: dict[str, int] = {}
         self._request_at: dict[str, int] = {}
-        self._versions: dict[str, int] = {}
+        self.versions: dict[str, int] = {}
         self._given_back_at: dict[str, int] = {}
         self._number = 0
         self._last_request = 0
         self._requested = False
 
-    def closed(self, used: Mapping[str, int], alive: Collection[str]) -> list[str]:
-        """Return the behaviours that have used up their caps."""
-        return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
+    def closed(self, used: Mapping[str, int], newest: Mapping[str, int]) -> list[str]:
+        """Return the behaviours that have used up their caps, or whose grant's policy has not arrived yet.
+
+        Args:
+            used: see the class docstring.
+            newest: the newest version of each behaviour's policy, keyed by the names of the behaviours that have agents
+                in this actor.
+        """
+        return [
+            name
+            for name, version in newest.items()
+            if used.get(name, 0) >= self._caps.get(name, 0) or version < self.versions.get(name, 0)
+        ]
 
     def bounds(self, alive: Collection[str]) -> bool:
         """Return True if the gate will eventually close again; a behaviour without a cap never closes it."""
@@ -58,16 +72,13 @@ class CreditGate:
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
             if idle:
-                self._give_back(used, (), idle)
-        low = (
-            [name for name in alive if used.get(name, 0) >= self._request_at.get(name, 0)]
-            if not self._requested
-            else []
-        )
+                self._send(used, (), idle)
+        low = []
+        if not self._requested:
+            low = [name for name in alive if used.get(name, 0) >= self._request_at.get(name, 0)]
         if low or news:
             self._requested |= bool(low)
-            self._number += 1
-            self._ask(used, low, ())
+            self._send(used, low, ())
 
     # A waiting actor holds no steps; otherwise, all other actors might wait for them (docs/decisions/020).
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
@@ -75,12 +86,12 @@ class CreditGate:
         self._requested = True
         # This empties every cap, so all behaviours that have agents here need credits, not only those that were out of
         # them.
-        self._give_back(used, sorted(alive), list(self._caps))
+        self._send(used, sorted(alive), list(self._caps))
 
     def start_again(self, used: Mapping[str, int]) -> None:
         """Return all unused credits, and start again as a new source without credits."""
-        self._give_back(used, (), list(self._caps))
-        for table in (self._caps, self._request_at, self._versions, self._given_back_at):
+        self._send(used, (), list(self._caps))
+        for table in (self._caps, self._request_at, self.versions, self._given_back_at):
             table.clear()
         self._requested = False
 
@@ -92,20 +103,14 @@ class CreditGate:
             if number >= self._given_back_at.get(name, 0):
                 self._request_at[name] = (self._caps.get(name, 0) + cap) // 2
                 self._caps[name] = cap
-                self._versions[name] = versions[name]
+                self.versions[name] = versions[name]
 
-    def needed_version(self, name: str) -> int:
-        """Return the oldest policy version that may spend the last grant's credits."""
-        return self._versions.get(name, 0)
-
-    def _give_back(self, used: Mapping[str, int], wants: Sequence[str], names: Sequence[str]) -> None:
+    def _send(self, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
+        """Request credits for the behaviours in `wants`, and return the unused credits of those in `gives_back`."""
         self._number += 1
-        for name in names:
+        for name in gives_back:
             self._caps[name] = self._request_at[name] = used.get(name, 0)
             self._given_back_at[name] = self._number
-        self._ask(used, wants, names)
-
-    def _ask(self, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         self._request(self._number, used, wants, gives_back)
         if wants:
             self._last_request = self._number
@@ -127,6 +132,7 @@ class CreditAccount:
         acting: per behaviour name, (steps, version): all learning steps after the first `steps` come from that version
             or a newer one.
         unready: the behaviours that had no credits or no policy when `missing` was last called.
+        turns: number of the turn in which the last decisions were made.
     """
 
     def __init__(self, environment: EnvironmentStage, processor: AgentProcessor, gate: CreditGate) -> None:
@@ -138,8 +144,7 @@ class CreditAccount:
         self._learners: tuple[str, ...] = ()
         self._requested_for: tuple[str, ...] | None = None
         self._unreported = False
-        self._turns = 0
-        """Number of the turn in which the last decisions were made."""
+        self.turns = 0
         self.acting: dict[str, tuple[int, int]] = {}
         self.unready: list[str] = []
 
@@ -159,7 +164,7 @@ class CreditAccount:
 
     # Steps that complete an old turn's decisions would exceed all caps, so they do not count (docs/decisions/021).
     def end_turn(self) -> None:
-        """Exclude the previous turn's decisions from learning, if another team's turn has begun.
+        """Exclude the previous turn's decisions from learning, because another team's turn has begun.
 
         The gate does not hold back behaviours that have stopped learning, and returns their credits. If the steps that
         they complete later still counted as learning steps, their number would exceed all caps, and by more with each
@@ -167,27 +172,21 @@ class CreditAccount:
         the decisions that are open now belong to the previous turn.
         """
         mappings = self._environment.mappings
-        if self._turns != mappings.turns:
-            self._turns = mappings.turns
-            for behavior_id in filter(mappings.has_self_play, self._environment.specs):
-                self._processor.end_learning(behavior_id)
+        self.turns = mappings.turns
+        for behavior_id in filter(mappings.has_self_play, self._environment.specs):
+            self._processor.end_learning(behavior_id)
 
     def missing(self, players: Iterable[str]) -> bool:
         """Return True if one of these behaviours is out of credits, or has a grant whose policy has not arrived yet."""
-        mappings, gate = self._environment.mappings, self._gate
-        self._used = self._count_used()
-        self._learners = self._learning(players)
-        closed = gate.closed(self._used, self._learners)
-        self.unready = [
-            name
-            for name in self._learners
-            if name in closed or mappings.newest_version(name) < gate.needed_version(name)
-        ]
+        self._used = {name: self._processor.used(name) for name in self._names}
+        newest = self.newest_versions(players)
+        self._learners = tuple(newest)
+        self.unready = self._gate.closed(self._used, newest)
         return bool(self.unready)
 
     def bounded(self) -> bool:
         """Return True if the behaviours that decide now will eventually use up their credits."""
-        return self._gate.bounds(self._learning(self.deciding()))
+        return self._gate.bounds(self.newest_versions(self.deciding()))
 
     def deciding(self) -> tuple[str, ...]:
         """Return the names of the behaviours whose agents have open decisions."""
@@ -206,11 +205,11 @@ class CreditAccount:
         """
         if again or self._learners != self._requested_for:
             self._requested_for = self._learners
-            self._gate.wait(self._count_used(), self._learners)
+            self._gate.wait({name: self._processor.used(name) for name in self._names}, self._learners)
 
     def ask_for(self, players: Iterable[str]) -> None:
         """Request credits for those of the given behaviours that are learning."""
-        self._learners = self._learning(players)
+        self._learners = tuple(self.newest_versions(players))
         self.ask(again=True)
 
     def give_back(self) -> None:
@@ -222,9 +221,18 @@ class CreditAccount:
         """Forget the last request, so the next one is sent even if nothing has changed."""
         self._requested_for = None
 
-    def newest_versions(self) -> dict[str, int]:
-        """Return the newest policy version of each behaviour's learners."""
-        return {name: self._environment.mappings.newest_version(name) for name in self._names}
+    def newest_versions(self, names: Iterable[str] | None = None) -> dict[str, int]:
+        """Return the newest policy versions of the behaviours that learn: only they need credits and new policies.
+
+        Args:
+            names: the behaviours to look at; None for all.
+        """
+        newest = {}
+        for name in self._names if names is None else names:
+            version = self._environment.mappings.newest_version(name)
+            if version is not None:
+                newest[name] = version
+        return newest
 
     def note_versions(self, versions: Mapping[str, int], granted: bool = False) -> None:
         """Record which versions made the open decisions and which will make the next ones.
@@ -235,13 +243,5 @@ class CreditAccount:
         """
         for name, version in versions.items():
             if version > self.acting.get(name, (0, -1))[1]:
-                self._unreported |= version > (self._gate.needed_version(name) if granted else 0)
+                self._unreported |= version > (self._gate.versions.get(name, 0) if granted else 0)
                 self.acting[name] = (self._processor.used(name), version)
-
-    def _count_used(self) -> dict[str, int]:
-        """Return the number of learning steps emitted or held, keyed by behaviour name."""
-        return {name: self._processor.used(name) for name in self._names}
-
-    def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the given behaviours that are learning. Only they need credits and their newest policies."""
-        return tuple(name for name in names if self._environment.mappings.learns(name))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.messages import ActionBatch, Array, Columns, PolicyUpdate, StepBatch
+from headrace.queues.messages import ActionBatch, Array, Columns, StepBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.actor.game_tracker import GameTracker
 from headrace.stages.actor.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings, no_behavior
@@ -67,7 +67,7 @@ def decide_rows(
     greedy: bool,
     recalls: Sequence[Recall | None],
 ) -> tuple[Decision, list[Recall | None]]:
-    """Decide for all `count` rows, by letting each policy decide for its own rows.
+    """Decide for all `count` rows, by letting each of several policies decide for its own rows.
 
     Policies that are multilayer perceptrons decide together; every other policy needs its own call to `act()`.
 
@@ -76,9 +76,6 @@ def decide_rows(
     Returns:
         The decision, and each player's updated memories.
     """
-    if len(players) == 1:
-        decision = players[0][0].policy.act(observations, masks, random, greedy, recalls[0])
-        return decision, [decision.recall]
     if (together := _together(players, greedy)) is not None:
         return act_together(together, observations, masks, random, greedy), [None] * len(players)
     columns: dict[str, Array] = {}
@@ -144,20 +141,18 @@ class PlayerMemories:
     """
 
     def __init__(self) -> None:
-        self._stores: dict[tuple[str, str], AgentMemories] = {}
-        self._pending: list[tuple[AgentMemories, Numbers, Numbers, Recall]] = []
+        self.stores: dict[tuple[str, str], AgentMemories] = {}
+        """The memories, keyed by behaviour id and brain; empty if no policy has a memory."""
+        self.pending: list[tuple[AgentMemories, Numbers, Numbers, Recall]] = []
+        """The memories that the tick's decisions produced; `keep` stores them."""
 
     def clear(self) -> None:
         """Forget all memories."""
-        self._stores, self._pending = {}, []
-
-    def begin_tick(self) -> None:
-        """Drop the memories recorded for decisions that will be repeated."""
-        self._pending = []
+        self.stores, self.pending = {}, []
 
     def forget(self, behavior_id: str, agent_ids: Numbers) -> None:
         """Forget agents whose episodes have ended."""
-        for (owner, _), store in self._stores.items():
+        for (owner, _), store in self.stores.items():
             if owner == behavior_id:
                 store.forget(agent_ids)
 
@@ -168,15 +163,13 @@ class PlayerMemories:
         agent_ids: Numbers,
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
-    ) -> Recall | None:
-        """Return the memories of the agents in `rows` (None means all rows), or None if the player has no memory."""
-        if not player.policy.memory_size:
-            return None
-        store = self._stores.get((spec.behavior_id, player.brain))
+    ) -> Recall:
+        """Return the memories of the agents in `rows` (None means all rows), for a player with memory."""
+        store = self.stores.get((spec.behavior_id, player.brain))
         if store is None:
             store = AgentMemories.for_policy(player.policy, spec.actions)
             assert store is not None, "it has a memory"
-            self._stores[spec.behavior_id, player.brain] = store
+            self.stores[spec.behavior_id, player.brain] = store
         at: Any = slice(None) if rows is None else rows
         return store.recall(agent_ids[at], episode_ids[at])
 
@@ -191,13 +184,13 @@ class PlayerMemories:
     ) -> None:
         """Record the memories that a decision produced for the agents in `rows`. `keep` then stores these memories."""
         at: Any = slice(None) if rows is None else rows
-        self._pending.append((self._stores[behavior_id, player.brain], agent_ids[at], episode_ids[at], recall))
+        self.pending.append((self.stores[behavior_id, player.brain], agent_ids[at], episode_ids[at], recall))
 
     def keep(self) -> None:
         """Store the recorded memories."""
-        for store, agent_ids, episode_ids, recall in self._pending:
+        for store, agent_ids, episode_ids, recall in self.pending:
             store.keep(agent_ids, episode_ids, recall)
-        self._pending = []
+        self.pending = []
 
 
 _ACTING = 1
@@ -237,6 +230,8 @@ class EnvironmentStage:
         self._make_group = make_group
         self.mappings = mappings
         """The policies of each game."""
+        self.update = mappings.update
+        """Call it with a `PolicyUpdate`, to use that policy for all later decisions."""
         self._first_agent_id = first_agent_id
         self._deterministic = deterministic
         self._group: EnvironmentGroup | None = None
@@ -250,14 +245,15 @@ class EnvironmentStage:
         self._actions: dict[str, ActionBatch] = {}
         self._memories = PlayerMemories()
         self._random_state: Mapping[str, Any] = {}
-        self._known: set[str] = set()
+        self._specs: dict[str, BehaviorSpec] = {}
+        self.specs: Mapping[str, BehaviorSpec] = {}
+        """The behaviours seen so far whose steps leave the actor, keyed by behaviour id."""
+        self._greedy: set[str] = set()
+        """The behaviour ids whose agents take the mean action and the most likely choice."""
+        self._has_games = False
+        """True if the results of games matter: there are opponents, or brains that do not learn."""
         self._random = np.random.default_rng(0)
         self._tick = 0
-
-    @property
-    def specs(self) -> Mapping[str, BehaviorSpec]:
-        """The behaviours seen so far whose steps leave the actor, keyed by behaviour id."""
-        return self.mappings.emitted(self._specs)
 
     @property
     def num_envs(self) -> int:
@@ -283,11 +279,14 @@ class EnvironmentStage:
         # More than the seed: an environment seeded with the same number would draw the same numbers as its agents.
         self._random = np.random.default_rng((seed, _ACTING))
         self.parameters.reseed(seed, self._context.replica, *spawn_key)
-        self._result = await self._call("reset", lambda group: group.reset(seed))
+        try:
+            self._result = await self._call("reset", seed)
+        finally:
+            self._announce()  # environments that end during their first reset may have behaviours too
         self._tick += 1
         self._memories.clear()
-        self._announce()
-        self._report()
+        if self._result.statistics or self._result.behavior_statistics:
+            self._report()
         self._game_columns = {}
         self.mappings.begin_games(self.num_envs, np.random.default_rng((seed, _DRAWING)))
         self._tracker.begin(self._result)
@@ -307,7 +306,7 @@ class EnvironmentStage:
 
     # Remote answers arrive before the decision, so trajectories are made in only one way (docs/decisions/031).
     async def consult(self) -> dict[str, int]:
-        """Get the decisions that other processes make. Afterwards, call `decide` or `decide_again`.
+        """Get the decisions that other processes make. Afterwards, call `decide`.
 
         Returns:
             The versions of the trainer policies that decided, keyed by behaviour id. Unchanged versions are left out.
@@ -335,35 +334,47 @@ class EnvironmentStage:
                 player.version = others[question.behavior_id] = answer.version
         return others
 
-    def decide(self) -> list[StepBatch]:
-        """Return the policies' actions for the last step's rows, as one StepBatch per behaviour id."""
-        self._random_state = self._random.bit_generator.state
-        return self._decide()
+    def decide(self, again: bool = False) -> list[StepBatch]:
+        """Return the policies' actions for the last step's rows, as one StepBatch per behaviour id.
 
-    def decide_again(self) -> list[StepBatch]:
-        """Repeat the decision on the same step, by newer policies and with the same random numbers."""
-        self._random.bit_generator.state = self._random_state
-        return self._decide()
+        Args:
+            again: whether to repeat the decision on the same step, by newer policies and with the same random numbers.
+        """
+        if again:
+            self._random.bit_generator.state = self._random_state
+        else:
+            self._random_state = self._random.bit_generator.state
+        self._actions = {}
+        self._memories.pending.clear()  # those of a decision that is repeated
+        decided = []
+        for behavior_id, steps in self._result.steps.items():
+            if len(steps.agent_ids):
+                step = self._decide_for(behavior_id, steps, self._game_columns.get(behavior_id, {}))
+                if behavior_id in self.specs:
+                    decided.append(step)
+        return decided
 
     async def advance(self) -> StepResult:
         """Step the group with the actions last decided, and return the result of this tick."""
-        actions = self._actions
-        self._memories.keep()
+        assert self._group is not None, "the stage was not started"
+        if self._memories.pending:
+            self._memories.keep()
         self._begun = self.parameters.begun
-        self._result = await self._call("step", lambda group: group.step(actions))
+        self._result = result = await self._call("step", self._actions)
         self._tick += 1
-        if len(self._specs) > len(self._known):
+        if len(self._group.behavior_specs) > len(self._specs):
             self._announce()
-        for gone in self._result.gone:  # memories are unaffected, because they belong to episodes
-            self._tracker.forget(gone)
-            self.mappings.restart_games(gone)
-        named = type(self._group).__name__
-        tracked = self.mappings.self_play or self.mappings.mixes_brains or self.mappings.rates_brains
-        self._game_columns = self._tracker.finish(self._result, named) if tracked else {}
+        for env_ids in (result.lost, result.closed):  # memories are unaffected, because they belong to episodes
+            if env_ids is not None:
+                self._tracker.forget(env_ids)
+                self.mappings.restart_games(env_ids)
+        if self._has_games:
+            self._game_columns = self._tracker.finish(result, type(self._group).__name__)
         if self._audience is not None:
-            self._audience.add(self._result)
-        self._report()
-        return self._result
+            self._audience.add(result)
+        if result.statistics or result.behavior_statistics:
+            self._report()
+        return result
 
     def progress(self) -> int | None:
         """Return the number of ticks so far; None if the group itself reports delays."""
@@ -374,15 +385,9 @@ class EnvironmentStage:
         if isinstance(self._group, StoppableGroup):
             self._group.request_stop()
 
-    def update(self, update: PolicyUpdate) -> None:
-        """Use this policy for all later decisions."""
-        self.mappings.update(update)
-
     def _report(self) -> None:
         """Report the environment's own statistics. Each behaviour also reports those that belong to no behaviour."""
         of_behaviors, common = self._result.behavior_statistics, self._result.statistics
-        if not (of_behaviors or common):
-            return
         for behavior in dict.fromkeys(map(behavior_name, self.specs)):
             for name, value in (*common.items(), *of_behaviors.get(behavior, {}).items()):
                 if isinstance(value, StatisticValues):
@@ -394,10 +399,11 @@ class EnvironmentStage:
         self._group = self._make_group()
         connect_parameters(self._group, self.parameters, log)
 
-    async def _call(self, what: str, call: Callable[[EnvironmentGroup], Any]) -> StepResult:
+    async def _call(self, what: str, argument: Any) -> StepResult:
+        """Call the group's `reset` with a seed, or its `step` with actions."""
         assert self._group is not None, "the stage was not started"
         try:
-            result = call(self._group)
+            result = getattr(self._group, what)(argument)
             if inspect.isawaitable(result):
                 result = await result
         except (StageError, EnvironmentEnded):
@@ -411,39 +417,37 @@ class EnvironmentStage:
         return result  # type: ignore[no-any-return]
 
     def _announce(self) -> None:
-        for behavior_id, spec in self._specs.items():
-            if behavior_id not in self._known:  # a restarted group announces the same behaviours
-                self._known.add(behavior_id)
-                self.mappings.add_behavior(spec)
-
-    @property
-    def _specs(self) -> Mapping[str, BehaviorSpec]:
-        """The specs of all the group's behaviours."""
-        return self._group.behavior_specs if self._group is not None else {}
-
-    def _decide(self) -> list[StepBatch]:
-        self._actions = {}
-        self._memories.begin_tick()
-        decided = [
-            self._decide_for(behavior_id, steps, self._game_columns.get(behavior_id, {}))
-            for behavior_id, steps in self._result.steps.items()
-            if len(steps.agent_ids)
-        ]
-        return [step for step in decided if self.mappings.emits(step.behavior_id)]
+        assert self._group is not None, "the stage was not started"
+        mappings = self.mappings
+        for behavior_id, spec in self._group.behavior_specs.items():
+            if behavior_id not in self._specs:  # a restarted group announces the same behaviours
+                self._specs[behavior_id] = spec
+                mappings.add_behavior(spec)
+                if self._deterministic(spec.name):
+                    self._greedy.add(behavior_id)
+        self.specs = mappings.emitted(self._specs)
+        self._has_games = mappings.self_play or mappings.mixes_brains or mappings.rates_brains
 
     def _decide_for(self, behavior_id: str, steps: AgentSteps, games: Columns) -> StepBatch:
         parts, players, seen, greedy, recalls = self._who_decides(behavior_id, steps)
         agent_ids = steps.agent_ids + self._first_agent_id
         ids, episodes = agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
-        decision, after = decide_rows(players, len(ids), seen, steps.action_masks, self._random, greedy, recalls)
+        if len(players) == 1:
+            policy = players[0][0].policy
+            decision = policy.act(seen, steps.action_masks, self._random, greedy, recalls[0])
+            after = [decision.recall]
+        else:
+            decision, after = decide_rows(players, len(ids), seen, steps.action_masks, self._random, greedy, recalls)
         for (player, rows), recall in zip(players, after, strict=True):
             if recall is not None:
                 self._memories.note(behavior_id, player, ids, episodes, rows, recall)
         self._actions[behavior_id] = decision.actions
         masks = {} if steps.action_masks is None else {"action_masks": steps.action_masks}
-        group_ids, group_rewards = self._groups_of(behavior_id, steps)
+        group_ids = group_rewards = None
+        if self._specs[behavior_id].grouped or steps.group_ids is not None or steps.group_rewards is not None:
+            group_ids, group_rewards = self._groups_of(behavior_id, steps)
         generations = steps.parameters  # [ended] of the environment parameters at each ended episode's start
-        if not self.parameters:
+        if not self.parameters.values:
             generations = None
         elif generations is None:
             generations = self._begun[steps.env_ids[: steps.ended]]
@@ -481,24 +485,26 @@ class EnvironmentStage:
         agent_ids, deciding = steps.agent_ids + self._first_agent_id, slice(steps.ended, None)
         alone: MappingRows = [(self.mappings.current, None)]
         parts = self.mappings.rows_by_mapping(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
-        players = players_of(parts, behavior_id)
-        self._memories.forget(behavior_id, agent_ids[: steps.ended])
+        players: PlayerRows = [(parts[0][0].players[behavior_id], None)]
+        if len(parts) > 1:
+            players = players_of(parts, behavior_id)
+        if self._memories.stores:
+            self._memories.forget(behavior_id, agent_ids[: steps.ended])
         spec, ids, episodes = self._specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
-        recalls = [self._memories.recall(spec, player, ids, episodes, rows) for player, rows in players]
-        seen = tuple(o[deciding] for o in steps.observations)
-        return parts, players, seen, self._deterministic(behavior_name(behavior_id)), recalls
+        recalls = [
+            self._memories.recall(spec, player, ids, episodes, rows) if player.policy.memory_size else None
+            for player, rows in players
+        ]
+        seen = tuple([o[deciding] for o in steps.observations])
+        return parts, players, seen, behavior_id in self._greedy, recalls
 
-    def _groups_of(
-        self, behavior_id: str, steps: AgentSteps
-    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
-        """Return group ids that are unique across actors, and group rewards; None if the behaviour has no groups."""
+    def _groups_of(self, behavior_id: str, steps: AgentSteps) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return group ids that are unique across actors, and group rewards, for a behaviour with groups."""
         if not self._specs[behavior_id].grouped:
-            if steps.group_ids is not None or steps.group_rewards is not None:
-                raise StageError(
-                    f"{behavior_id}: the environment returns group_ids or group_rewards, but its BehaviorSpec is not "
-                    "grouped; make the spec with grouped=True"
-                )
-            return None, None
+            raise StageError(
+                f"{behavior_id}: the environment returns group_ids or group_rewards, but its BehaviorSpec is not "
+                "grouped; make the spec with grouped=True"
+            )
         count = len(steps.agent_ids)
         ids = np.zeros(count, np.int64)
         if steps.group_ids is not None:

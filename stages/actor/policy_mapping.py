@@ -81,6 +81,7 @@ class PolicyMappings:
         self._has_self_play = has_self_play
         self._make_brains = make_brains
         self._specs: dict[str, BehaviorSpec] = {}
+        self._names: dict[str, str] = {}
         self._plain: dict[str, MappedPlayer] = {}
         self._fixed: dict[str, MappedPlayer] = {}
         """Per behaviour id that never learns: its first brain."""
@@ -139,6 +140,7 @@ class PolicyMappings:
         behavior_team(spec.behavior_id)
         behavior_id = spec.behavior_id
         self._specs[behavior_id] = spec
+        self._names[behavior_id] = spec.name
         fixed = self._add_brains(spec)
         if self._has_self_play(spec.name):
             return
@@ -169,13 +171,14 @@ class PolicyMappings:
         if player is not None and update.snapshot < 0 and update.behavior_id in self.current.learners:
             player.policy.load(update)
             player.version = update.version
-        self._adopt()
+        if self._pending is not None:
+            self._adopt(self._pending)
 
     def assign(self, assignment: Assignment | Matches) -> None:
         """Use an assignment for new games, once the policies that it names have arrived."""
         assert isinstance(assignment, Assignment), "matches are for learners of a league"
         self._pending = assignment
-        self._adopt()
+        self._adopt(assignment)
 
     def ready(self, behavior_ids: Iterable[str]) -> bool:
         """Return True if each of these behaviour ids has a policy."""
@@ -201,17 +204,19 @@ class PolicyMappings:
         """Return the `specs` of the behaviour ids whose steps leave the actor."""
         return specs
 
-    def learns(self, behavior_name: str) -> bool:
-        """Return True if the trainer learns from this behaviour's steps in new games."""
-        return any(self._specs[behavior_id].name == behavior_name for behavior_id in self.current.learners)
+    def newest_version(self, behavior_name: str) -> int | None:
+        """Return the newest version of a behaviour's learning policies.
 
-    def newest_version(self, behavior_name: str) -> int:
-        """Return the newest version of a behaviour's learning policies, or -1 if it has none yet."""
-        current = self.current
-        return max(
-            (current.players[i].version for i in current.learners if self._specs[i].name == behavior_name),
-            default=-1,
-        )
+        Returns:
+            The version; -1 if no policy has arrived yet; None if the trainer does not learn from this behaviour's steps
+            in new games.
+        """
+        newest = None
+        for behavior_id in self.current.learners:
+            if self._names[behavior_id] == behavior_name:
+                version = self.current.players[behavior_id].version
+                newest = version if newest is None else max(newest, version)
+        return newest
 
     # Players change only between games: a mixed game's result would belong to no policy (docs/decisions/027).
     def restart_games(self, env_ids: NDArray[np.int32]) -> None:
@@ -276,9 +281,8 @@ class PolicyMappings:
         self._distinct = list(distinct.values())
         self._slots = np.array([numbers[id(mapping)] for mapping in self.games], np.intp)
 
-    def _adopt(self) -> None:
-        pending = self._pending
-        if pending is None or not all(self._has(pending, behavior_id) for behavior_id in self._specs):
+    def _adopt(self, pending: Assignment) -> None:
+        if not all(self._has(pending, behavior_id) for behavior_id in self._specs):
             return
         self._pending = None
         same_team = self.current.learning_team == pending.learning_team

@@ -92,7 +92,9 @@ class Pages:
 
     Attributes:
         full: number of rows in a full page; the row after `nowhere` counts as full.
-        stride: number of rows from the start of one page to the start of the next.
+        stride: number of rows from the start of one page to the start of the next. `row % stride` is the number of rows
+            that precede a row in its page, or `full` for the row after `nowhere`.
+        free: the first rows of the free pages; rows obtained from `allocate` are valid until the next `release`.
         nowhere: the row that agents without an open decision point to.
         observations: the observation columns.
         decisions: the decision columns.
@@ -104,13 +106,13 @@ class Pages:
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
-        self.stride = horizon + 2
         # Zero-dimensional arrays: for few rows, converting a Python number costs NumPy as much as everything else.
-        self.full, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
-        self.nowhere = np.array(horizon - 1, np.int64)
+        self.full, self.nowhere = np.array(horizon, np.int64), np.array(horizon - 1, np.int64)
+        self.stride = np.array(horizon + 2, np.int64)
         self._nowhere_bytes = self.nowhere.tobytes()
-        rows = (1 + 2 * len(step.agent_ids)) * self.stride
-        self._free = FreeNumbers(np.arange(self.stride, rows, self.stride))
+        stride = horizon + 2
+        rows = (1 + 2 * len(step.agent_ids)) * stride
+        self.free = FreeNumbers(np.arange(stride, rows, stride))
         self.observations = tuple(PageColumn(f"obs_{i}", o, rows) for i, o in enumerate(step.observations))
         self.decisions = tuple(PageColumn(name, values, rows) for name, values in step.decisions.items())
         self.actions = tuple(column for column in self.decisions if column.name in _ACTIONS)
@@ -122,22 +124,10 @@ class Pages:
         self._names = step.decisions.keys()
 
     def allocate(self, count: int) -> Numbers:
-        """Return the first rows [count] of free pages, valid until the next call to `release`.
-
-        Allocating pages may enlarge the columns.
-        """
-        if len(self._free) < count:
+        """Return the first rows [count] of free pages, which may enlarge the columns."""
+        if self.free.in_use + count > self.free.size:
             self._grow(count)
-        return self._free.allocate(count)
-
-    def release(self, starts: Numbers) -> None:
-        """Free the pages that start at these rows."""
-        self._free.release(starts)
-
-    def lengths(self, ends: Numbers) -> Numbers:
-        """Return how many rows precede each row of `ends` [k] in its page, or `horizon` for the row after `nowhere`."""
-        lengths: Numbers = ends % self._stride
-        return lengths
+        return self.free.allocate(count)
 
     def unwritten(self, rows: Numbers) -> Where:
         """Return the indices at which rows [k] are `nowhere`.
@@ -178,17 +168,14 @@ class Pages:
         self.versions[target] = self.versions[source]
         if self.of_groups:
             self.of_groups["ticks"][target] = self.of_groups["ticks"][source]
-        self.keep_actions(source, target)
-
-    def keep_actions(self, source: Numbers, target: Numbers) -> None:
-        """Make the previous actions of rows `source` [n] also the previous actions of rows `target` [n]."""
         for column in self.actions:
             column.records_before[target] = column.records_before[source]
 
     def _grow(self, count: int) -> None:
         present = len(self.rewards)
-        rows = 2 * present + count * self.stride
-        self._free.extend(np.arange(present, rows, self.stride))
+        stride = int(self.stride)
+        rows = 2 * present + count * stride
+        self.free.extend(np.arange(present, rows, stride))
         for column in (*self.observations, *self.decisions):
             column.grow(rows)
         self.rewards = enlarged(self.rewards, rows)
@@ -255,18 +242,31 @@ class Outbox:
         """Restart the numbering of trajectories at 0, for a new source."""
         self._emitted = 0
 
-    def add(self, closed: ClosedTrajectories, rows: int, of_groups: Columns | None = None) -> None:
-        """Add trajectories with `rows` rows in total; `of_groups` holds their `GROUP_TRAJECTORY_COLUMNS`."""
+    def add(
+        self,
+        closed: ClosedTrajectories,
+        rows: int,
+        trajectory_groups: Columns | None = None,
+        episodes: EndedEpisodes | None = None,
+        episode_groups: Columns | None = None,
+    ) -> None:
+        """Add trajectories that closed together, and the episodes that ended with them.
+
+        Args:
+            closed: the trajectories.
+            rows: the total number of rows in these trajectories.
+            trajectory_groups: the trajectories' `GROUP_TRAJECTORY_COLUMNS`; None if the behaviour has no groups.
+            episodes: the episodes; None if the agents play on.
+            episode_groups: the episodes' `GROUP_EPISODE_COLUMNS`; None if the behaviour has no groups.
+        """
         self._closed.append(closed)
         self.rows += rows
-        if of_groups is not None:
-            self._trajectory_groups.append(of_groups)
-
-    def add_episodes(self, episodes: EndedEpisodes, of_groups: Columns | None = None) -> None:
-        """Add episodes that ended with trajectories in the outbox; `of_groups` holds their `GROUP_EPISODE_COLUMNS`."""
-        self._episodes.append(episodes)
-        if of_groups is not None:
-            self._episode_groups.append(of_groups)
+        if trajectory_groups is not None:
+            self._trajectory_groups.append(trajectory_groups)
+        if episodes is not None:
+            self._episodes.append(episodes)
+        if episode_groups is not None:
+            self._episode_groups.append(episode_groups)
 
     def add_games(self, games: Columns) -> None:
         """Add game results, to emit with the next batch."""
@@ -282,20 +282,17 @@ class Outbox:
         closed = ClosedTrajectories(*map(_joined, zip(*(self._closed or [_NOTHING]), strict=True)))
         if pages.of_groups and not self._closed:
             self._trajectory_groups = [{c.name: np.empty(0, c.dtype) for c in GROUP_TRAJECTORY_COLUMNS}]
-        lengths = pages.lengths(closed.ends)
+        lengths = closed.ends % pages.stride
         starts = closed.ends - lengths
-        batch = TrajectoryBatch(
-            behavior_id,
-            source,
-            _row_columns(pages, closed.ends, lengths, self.rows),
-            {
-                **_trajectory_columns(pages, starts, lengths, closed, self._emitted),
-                **_joined_columns(self._trajectory_groups),
-            },
-            {**_episode_columns(self._episodes), **_joined_columns(self._episode_groups)},
-            _joined_columns(self._games),
-        )
-        pages.release(starts)
+        rows = _row_columns(pages, closed.ends, lengths, self.rows)
+        trajectories = _trajectory_columns(pages, starts, lengths, closed, self._emitted)
+        episodes = _episode_columns(self._episodes) if self._episodes else {}
+        if pages.of_groups:
+            trajectories |= _joined_columns(self._trajectory_groups)
+            episodes |= _joined_columns(self._episode_groups)
+        games = _joined_columns(self._games) if self._games else {}
+        batch = TrajectoryBatch(behavior_id, source, rows, trajectories, episodes, games)
+        pages.free.release(starts)
         self._emitted += len(lengths)
         self._closed, self._episodes, self._games, self.rows = [], [], [], 0
         self._trajectory_groups, self._episode_groups = [], []
@@ -327,7 +324,7 @@ def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> C
 
 def _trajectory_columns(
     pages: Pages, starts: Numbers, lengths: Numbers, closed: ClosedTrajectories, first: int
-) -> Columns:
+) -> dict[str, Array]:
     """Return `columns.TRAJECTORY_COLUMNS` [k], numbered from `first`, with next observations and previous actions."""
     lengths = lengths.astype(np.int32)
     trajectories: dict[str, Array] = {
@@ -351,9 +348,7 @@ def _trajectory_columns(
     return trajectories
 
 
-def _episode_columns(episodes: Sequence[EndedEpisodes]) -> Columns:
-    if not episodes:
-        return {}
+def _episode_columns(episodes: Sequence[EndedEpisodes]) -> dict[str, Array]:
     joined = EndedEpisodes(*map(_joined, zip(*episodes, strict=True)))
     return {
         "episode_agent_ids": joined.agent_ids,

@@ -17,7 +17,7 @@ from headrace.queues.messages import Array, Columns, Floats, StepBatch, Trajecto
 from headrace.queues.specs import behavior_name
 from headrace.stages.agent.pages import ClosedTrajectories, EndedEpisodes, Outbox, PageColumn, Pages
 from headrace.stages.errors import StageError
-from headrace.stages.slots import Numbers, Slots, Where, as_slice, enlarged, pick
+from headrace.stages.slots import Numbers, Slots, Where, as_slice, enlarged
 from headrace.stages.stage import Stage
 
 
@@ -85,8 +85,12 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         Args:
             behavior_id: the behaviour id to emit; None for all.
         """
-        chosen = [a for a in self._assemblers.values() if behavior_id in (None, a.behavior_id)]
-        return _emit([assembler for assembler in chosen if assembler.outbox.rows >= self._min_rows])
+        full = [
+            assembler
+            for assembler in self._assemblers.values()
+            if assembler.outbox.rows >= self._min_rows and behavior_id in (None, assembler.behavior_id)
+        ]
+        return _emit(full) if full else []
 
     # With decisions from before the wait, lag 0 would not be on-policy (docs/decisions/024).
     def replace_decisions(self, item: StepBatch) -> None:
@@ -112,7 +116,10 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     def used(self, behavior_name: str) -> int:
         """Return the number of learning-team steps that this source has emitted or holds, completed."""
-        return sum(assembler.emitted + assembler.pending for assembler in self._by_name.get(behavior_name, ()))
+        used = 0
+        for assembler in self._by_name.get(behavior_name, ()):
+            used += assembler.emitted + assembler.pending
+        return used
 
     def emitted(self, behavior_name: str) -> int:
         """Return the number of learning-team steps that this source has emitted, which are the credits spent."""
@@ -120,7 +127,10 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     def open_agents(self, behavior_name: str) -> int:
         """Return the number of agents with an open decision."""
-        return sum(len(assembler.slots) for assembler in self._by_name.get(behavior_name, ()))
+        agents = 0
+        for assembler in self._by_name.get(behavior_name, ()):
+            agents += len(assembler.slots)
+        return agents
 
     def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
         """Close unfinished trajectories at their last completed step and emit everything, including game results.
@@ -334,26 +344,6 @@ class AgentState:
         living: Numbers = slots[np.isin(self.env_ids[slots], env_ids)]
         return living
 
-    def closed(
-        self,
-        slots: Numbers,
-        agent_ids: Numbers,
-        ends: Numbers,
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-    ) -> ClosedTrajectories:
-        """Return the trajectory columns [k] to put into the outbox, for trajectories that close now."""
-        return ClosedTrajectories(
-            ends,
-            agent_ids,
-            self.episode_ids[slots],
-            self._generations[slots],
-            self._opponents[slots],
-            self.learning[slots],
-            terminated,
-            truncated,
-        )
-
     def enlarge(self, total: int) -> None:
         """Make room for `total` slots."""
         present = len(self.cursor)
@@ -363,11 +353,6 @@ class AgentState:
         self.cursor[present:] = self._nowhere
         if self.mates is not None:
             self.mates.enlarge(total)
-
-
-def count_true(flags: NDArray[np.bool_]) -> int:
-    """Count the true flags. For a few flags, this takes half as long as NumPy's own function."""
-    return flags.tobytes().count(1)
 
 
 def as_bytes(stamps: Stamps) -> bytes:
@@ -465,7 +450,7 @@ class Assembler:
             self._mates.tick = step.tick
             pages.of_groups["group_rewards"][at] = step.group_rewards
         at = at + _ONE  # not in place: `at` may be a view of the cursor
-        lengths = pages.lengths(at)
+        lengths = at % pages.stride
         observations = pages.observation_records(step.observations)
         if ended:
             closing: Where = slice(ended)
@@ -479,8 +464,12 @@ class Assembler:
         for column, records in observations:
             column.records[at] = records
         if ended:
-            self._remove(ending[pages.unwritten(agents.cursor[ending])])
-        self._cut_mates()
+            gone = ending[pages.unwritten(agents.cursor[ending])]
+            if len(gone):
+                self.slots.remove(gone)
+                self._last = None
+        if self._mates is not None:
+            self._cut_mates(self._mates)
 
     def _find_agents(self, step: StepBatch) -> tuple[Where, Numbers, bool, DecidingAgents]:
         """Find the slots of a tick's agents. New agents that decide get slots.
@@ -512,33 +501,42 @@ class Assembler:
         self._last = last = DecidingAgents(key, deciding, as_slice(deciding))
         return slots, slots[:ended], strangers, last
 
-    def _remove(self, slots: Numbers) -> None:
-        """Forget these agents."""
-        if len(slots):
-            self.slots.remove(slots)
-            self._last = None
-
-    def cut(self, max_first_version: int | None = None) -> None:
+    def cut(self, max_first_version: int | None = None, slots: Numbers | None = None) -> None:
         """Close unfinished trajectories at their current rows; open decisions begin the agents' next trajectories.
+
+        The trajectories of the agents' teammates are cut too.
 
         Args:
             max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
+            slots: cut only the trajectories of these agents; None cuts all agents'.
         """
-        self._cut(self.slots.used(), max_first_version)
-        self._cut_mates()
+        slots = self.slots.used() if slots is None else slots
+        ends = self._agents.cursor[slots]
+        lengths = ends % self._pages.stride
+        chosen = lengths > 0
+        if max_first_version is not None:
+            chosen &= self._pages.versions[ends - lengths] <= max_first_version
+        slots, ends = slots[chosen], ends[chosen]
+        if not len(slots):
+            return
+        starts = self._pages.allocate(len(slots))
+        self._pages.move(ends, starts)
+        self._agents.cursor[slots] = starts
+        self._close(slots, ends, lengths[chosen])
+        if self._mates is not None:
+            self._cut_mates(self._mates)
 
     def end_learning(self) -> None:
         """Exclude the open decisions from learning, so the trainer learns only from completed steps."""
         slots = self.slots.used()
         slots = slots[self._agents.learning[slots]]
-        self._cut(slots)
-        self._cut_mates()
+        self.cut(slots=slots)
         self._agents.learning[slots] = False
         self._last = None
 
     def replace_decisions(self, step: StepBatch) -> None:
         """Replace the open decisions of a tick's agents with decisions made by newer policies."""
-        slots = self.slots.find(step.agent_ids[step.ended :])
+        slots, _ = self.slots.look_up(step.agent_ids[step.ended :])
         present = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
         decisions = {name: values[present] for name, values in step.decisions.items()}
         self._pages.write_decisions(self._agents.cursor[slots[present]], decisions, step.policy_versions[present])
@@ -554,8 +552,10 @@ class Assembler:
         if env_ids is not None:
             slots = self._agents.living_in(slots, env_ids)
         self._leave(slots, truncated=truncated)
-        self._remove(slots)
-        self._cut_mates()
+        self.slots.remove(slots)
+        self._last = None
+        if self._mates is not None:
+            self._cut_mates(self._mates)
 
     def drop(self, env_ids: Numbers) -> int:
         """Forget the agents in these environments, and drop their unfinished trajectories.
@@ -565,11 +565,12 @@ class Assembler:
         """
         slots = self._agents.living_in(self.slots.used(), env_ids)
         at = self._agents.cursor[slots]
-        lengths = self._pages.lengths(at)
+        lengths = at % self._pages.stride
         lost = int(lengths @ self._agents.learning[slots])
-        self._pages.release(at - lengths)
+        self._pages.free.release(at - lengths)
         self._agents.cursor[slots] = self._pages.nowhere
-        self._remove(slots)
+        self.slots.remove(slots)
+        self._last = None
         self.pending -= lost
         return lost
 
@@ -608,8 +609,9 @@ class Assembler:
         """
         terminated, parameters = step.terminated[places].astype(_FLAG), step.parameters
         parameters = np.zeros(len(ending), _NUMBER) if parameters is None else parameters[places].astype(_NUMBER)
-        closed = self._agents.closed(ending, self.slots.ids[ending], ends, terminated, ~terminated)
-        self.pending += count_true(closed.learning)
+        agent_ids, stamps = self.slots.ids[ending], self._agents.stamps(ending)
+        closed = ClosedTrajectories._make((ends, agent_ids, *stamps[: LEARNING + 1], terminated, ~terminated))
+        self.pending += int(np.count_nonzero(closed.learning))
         steps = self._agents.steps_before[ending] + lengths
         of_trajectories = of_episodes = None
         if self._mates is not None:
@@ -617,10 +619,8 @@ class Assembler:
             left = slots[self._agents.cursor[slots] != self._pages.nowhere]
             of_trajectories = self._mates.note_closed(ending, left)
             of_episodes = self._mates.of_episodes(ending, _shared(step)[places], steps, of_trajectories["group_left"])
-        self.outbox.add(closed, sum(lengths.tolist()), of_trajectories)
-        self.outbox.add_episodes(
-            EndedEpisodes(closed.agent_ids, returns, steps, closed.learning, parameters), of_episodes
-        )
+        episodes = EndedEpisodes(closed.agent_ids, returns, steps, closed.learning, parameters)
+        self.outbox.add(closed, sum(lengths.tolist()), of_trajectories, episodes, of_episodes)
 
     def _decide(
         self,
@@ -652,14 +652,14 @@ class Assembler:
         turning, fresh, restamped = (lengths == self._pages.full).nonzero()[0], 0, None
         # Fast path: with the last tick's agents and stamps, and no ending, no episode starts.
         if step.ended or tick.stamps != key:
-            tick.stamps, tick.learning = key, count_true(step.learning)
-            fresh, restamped = self._check_stamps(where, at, turning, stamps, key)
+            tick.stamps, tick.learning = key, int(np.count_nonzero(step.learning))
+            fresh, restamped = self._check_stamps(tick, at, turning, stamps)
             if restamped is not None:
                 restamped[turning] = True
                 turning = restamped.nonzero()[0]
         self.pending += tick.learning
         if len(turning):
-            self._turn_pages(where, at, turning, fresh, observations, step.ended)
+            self._turn_pages(tick.slots, at, turning, fresh, observations, step.ended)
         if restamped is not None:
             self._agents.stamp(where, stamps)
         self._pages.write_decisions(at, step.decisions, step.policy_versions)
@@ -668,17 +668,16 @@ class Assembler:
         self._agents.cursor[where] = at
 
     def _check_stamps(
-        self, where: Where, at: Numbers, turning: Numbers, stamps: Stamps, expected: bytes
+        self, tick: DecidingAgents, at: Numbers, turning: Numbers, stamps: Stamps
     ) -> tuple[int, NDArray[np.bool_] | None]:
         """Handle agents whose new stamps differ from their open decision's, and correct `pending` for them.
 
         Args:
-            where: the slots of the agents that decide.
+            tick: the agents that decide, with the new decisions' stamps as bytes.
             at: [d] the rows after the agents' open decisions; set to the row after `nowhere` where a decision is
                 dropped.
             turning: the indices of the agents whose page is full, or that have no page.
             stamps: [d] the new decisions' stamps.
-            expected: the same stamps, as bytes.
 
         Returns:
             The number of agents that start an episode, and flags [d], true where a stamp changed: the new stamps must
@@ -686,29 +685,29 @@ class Assembler:
         """
         fresh = turning
         if len(turning):
-            slots = pick(where, turning)
+            slots = tick.slots[turning]
             starting = self._pages.unwritten(self._agents.cursor[slots])
             fresh = turning[starting]
             self._start_episodes(slots[starting], [values[fresh] for values in stamps])
-        old = self._agents.stamps(where)
-        if as_bytes(old) == expected:
+        old = self._agents.stamps(tick.where)
+        if as_bytes(old) == tick.stamps:
             return len(fresh), None
         lost = (old[0] != stamps[0]).nonzero()[0]
         if len(lost):
             if not self._warned:
                 self._warned = True
-                slot = pick(where, lost[:1])[0]
+                slot = tick.slots[lost[0]]
                 log.warning(
                     "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
                     "like this is dropped (logged once). The environment should report the end of each episode.",
                     *(self.behavior_id, self.slots.ids[slot], stamps[0][lost[0]], self._agents.episode_ids[slot]),
                 )
-            self._leave(pick(where, lost), truncated=True)
-            self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
+            self._leave(tick.slots[lost], truncated=True)
+            self._start_episodes(tick.slots[lost], [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
-            old = self._agents.stamps(where)
+            old = self._agents.stamps(tick.where)
         # The other open steps keep their decision's stamp when they complete.
-        self.pending += count_true(old[LEARNING]) - count_true(stamps[LEARNING])
+        self.pending += int(np.count_nonzero(old[LEARNING])) - int(np.count_nonzero(stamps[LEARNING]))
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         changed[lost] = True
         return len(fresh) + len(lost), changed
@@ -721,11 +720,11 @@ class Assembler:
         agents.steps_before[slots] = _NO_STEPS
         if self._mates is not None:
             self._mates.returns[slots] = _NO_RETURN
-        self.pending -= count_true(stamps[LEARNING])
+        self.pending -= int(np.count_nonzero(stamps[LEARNING]))
 
     def _turn_pages(
         self,
-        where: Where,
+        slots: Numbers,
         at: Numbers,
         turning: Numbers,
         fresh: int,
@@ -738,42 +737,29 @@ class Assembler:
             for column, records in observations:
                 column.records[ends] = records[ended:][turning]
         starts = pages.allocate(len(turning))
-        pages.keep_actions(ends, starts)
+        for column in pages.actions:  # the previous actions of the first decision in the new page
+            column.records_before[starts] = column.records_before[ends]
         at[turning] = starts
         if fresh < len(turning):
             if fresh:
                 cut = (ends != pages.nowhere + 1).nonzero()[0]
                 turning, ends = turning[cut], ends[cut]
-            self._close(pick(where, turning), ends, pages.lengths(ends))
-
-    def _cut(self, slots: Numbers, max_first_version: int | None = None) -> None:
-        """Close the completed rows of these agents; their open decisions become the first rows of new pages."""
-        ends = self._agents.cursor[slots]
-        lengths = self._pages.lengths(ends)
-        chosen = lengths > 0
-        if max_first_version is not None:
-            chosen &= self._pages.versions[ends - lengths] <= max_first_version
-        slots, ends = slots[chosen], ends[chosen]
-        if not len(slots):
-            return
-        starts = self._pages.allocate(len(slots))
-        self._pages.move(ends, starts)
-        self._agents.cursor[slots] = starts
-        self._close(slots, ends, lengths[chosen])
+            self._close(slots[turning], ends, ends % pages.stride)
 
     # POCA finds teammates in one batch only if their trajectories close together (docs/decisions/026).
-    def _cut_mates(self) -> None:
+    def _cut_mates(self, mates: Groups) -> None:
         """Close the completed rows of the teammates of agents whose trajectories have just closed."""
-        if self._mates is not None and self._mates.parted:
-            self._cut(self._mates.mates_of_parted(self.slots.used()))
-            self._mates.parted.clear()
+        if mates.parted:
+            slots = mates.mates_of_parted(self.slots.used())
+            mates.parted.clear()
+            self.cut(slots=slots)  # these agents belong to the same groups, so no further trajectories close
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
         """Close these agents' completed rows, and drop their open decisions."""
         ends = self._agents.cursor[slots]
-        lengths = self._pages.lengths(ends)
+        lengths = ends % self._pages.stride
         completed = lengths > 0
-        self._pages.release(ends[~completed])
+        self._pages.free.release(ends[~completed])
         self._agents.cursor[slots] = self._pages.nowhere
         self._close(slots[completed], ends[completed], lengths[completed], truncated=truncated)
 
@@ -785,7 +771,8 @@ class Assembler:
         flags = np.zeros((2, len(slots)), np.bool_)
         flags[1] = truncated
         of_groups = None if self._mates is None else self._mates.note_closed(slots)
-        closed = self._agents.closed(slots, self.slots.ids[slots], ends, *flags)
+        agent_ids, stamps = self.slots.ids[slots], self._agents.stamps(slots)
+        closed = ClosedTrajectories._make((ends, agent_ids, *stamps[: LEARNING + 1], *flags))
         self.outbox.add(closed, sum(lengths.tolist()), of_groups)
 
 

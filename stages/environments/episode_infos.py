@@ -37,7 +37,7 @@ class EpisodeInfos:
         self._keys = keys
         self._name = name
         self._ended = 0
-        self._found: set[str] = set()
+        self._keys_seen: set[str] = set()
         self._warned = not keys
 
     def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, StatisticValues]:
@@ -56,6 +56,8 @@ class EpisodeInfos:
                 present = infos.get(f"_{key}")
                 which = ended if present is None else ended[np.asarray(present, np.bool_)[ended]]
                 columns[key] = [infos[key][i] for i in which] if isinstance(infos[key], list) else infos[key][which]
+        if not columns and self._warned:
+            return {}
         return self._measured(columns, len(ended), infos)
 
     def of_episodes(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, StatisticValues]:
@@ -70,7 +72,7 @@ class EpisodeInfos:
         for key in self._keys:
             if key in numbers:
                 statistics[f"Environment/{key}"] = StatisticValues(numbers[key])
-                self._found.add(key)
+                self._keys_seen.add(key)
         for key in SUCCESS:
             if key in numbers:
                 statistics[SUCCESS_RATE] = StatisticValues(numbers[key])
@@ -82,7 +84,7 @@ class EpisodeInfos:
 
     def _warn_of_missing(self, keys: Iterable[str]) -> None:
         self._warned = True
-        missing = [key for key in self._keys if key not in self._found]
+        missing = [key for key in self._keys if key not in self._keys_seen]
         if missing:
             present = sorted(str(key) for key in keys if not str(key).startswith("_"))
             log.warning(

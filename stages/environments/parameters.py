@@ -70,10 +70,6 @@ class EpisodeParameters:
         self._spawn_key: tuple[int, ...] = ()
         self._random: dict[tuple[str, int], np.random.Generator] = {}
 
-    def __bool__(self) -> bool:
-        """Return True if there are any parameters."""
-        return bool(self.values)
-
     def receive(self, message: EnvironmentParameters) -> None:
         """Use a message's parameters for all later episodes."""
         self.generation = message.generation
@@ -150,7 +146,7 @@ def connect_parameters(
         log: receives a warning if the group takes no parameters; None for no warning.
     """
     parameters.set_instances(group.num_envs)
-    if not parameters:
+    if not parameters.values:
         return
     if isinstance(group, SupportsParameters):
         group.set_parameters(parameters)

@@ -149,7 +149,10 @@ class NumpyPolicy:
                 raise StageError(f"{self._behavior_id}: no policy has been loaded")
         d = len(observations[0])
         if not self._views or len(self._views[0]) != d:
-            self._resize(d)
+            if not self._buffers or len(self._buffers[0]) < d:
+                self._buffers = [np.empty((d, width), np.float32) for width in self._widths]
+            self._views = [buffer[:d] for buffer in self._buffers]
+            self._scratch = [np.empty_like(view) for view in self._views[1:-1]]
         x, layers = self._views[0], len(self._weights)
         parts: Sequence[slice] = _ALL
         vectors = self._own
@@ -181,12 +184,6 @@ class NumpyPolicy:
         """Split `_vectors` [sum of widths], or a stack of them [d, sum of widths], into one view per tensor."""
         widths = [*self._widths[:1] * (2 * self._normalizes + self._exact), *self._widths[1:]]
         return [vectors[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
-
-    def _resize(self, d: int) -> None:
-        if not self._buffers or len(self._buffers[0]) < d:
-            self._buffers = [np.empty((d, width), np.float32) for width in self._widths]
-        self._views = [buffer[:d] for buffer in self._buffers]
-        self._scratch = [np.empty_like(view) for view in self._views[1:-1]]
 
 
 def act_together(

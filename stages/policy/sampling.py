@@ -144,7 +144,7 @@ class ActionSampler:
         d, c = len(heads), self._actions.continuous_size
         log_sigma = self.log_sigma if log_sigma is None else log_sigma
         uniform = self.uniform and not deterministic
-        log_probs = np.empty((d, self._actions.log_prob_size), np.float32)
+        log_probs = np.empty((d, c + len(self._branches)), np.float32)
         columns: dict[str, Array] = {}
         continuous = np.empty((d, 0), np.float32)
         discrete = np.empty((d, len(self._branches)), np.int32)
@@ -153,7 +153,12 @@ class ActionSampler:
             columns["continuous_actions"] = drawn
             continuous = environment_actions(self._actions, drawn, self._squashed)
         if self._branches:
-            logits = self._logits(heads, masks, uniform)
+            logits = heads[:, self._gaussian_heads :]
+            if uniform:
+                logits = np.zeros_like(logits)
+            if masks is not None:
+                self._check_masks(masks)
+                logits = np.where(masks, logits, logits + MASK_PENALTY)  # no forbidden choice is ever drawn
             for index, branch in enumerate(self._branches):
                 choices, chosen = sample_categorical(logits[:, branch], random, deterministic)
                 discrete[:, index] = choices
@@ -165,19 +170,6 @@ class ActionSampler:
         if self._gives_heads:
             columns[ACTION_HEADS] = self._action_heads(heads, log_sigma)
         return ActionBatch(continuous, discrete), columns
-
-    def _logits(self, heads: Floats, masks: NDArray[np.bool_] | None, uniform: bool) -> Floats:
-        """Return all branches' logits [d, sum of branches].
-
-        The logits of forbidden choices are so low that no such choice is drawn.
-        """
-        logits = heads[:, self._gaussian_heads :]
-        if uniform:
-            logits = np.zeros_like(logits)
-        if masks is None:
-            return logits
-        self._check_masks(masks)
-        return np.where(masks, logits, logits + MASK_PENALTY)
 
     def _sample_continuous(
         self,

@@ -178,7 +178,11 @@ class GymnasiumGroup:
         """
         restarting = self._restarting
         batch = actions[self._behavior]
-        tick = self._step(batch if restarting is None else self._spread(batch, ~restarting))
+        if restarting is not None:
+            deciding, decided, batch = ~restarting, batch, self._idle_actions()
+            batch.continuous[deciding] = decided.continuous
+            batch.discrete[deciding] = decided.discrete
+        tick = self._step(batch)
         if restarting is not None:
             self._restarting = None
             self._check_restarted(tick, restarting)
@@ -241,7 +245,7 @@ class GymnasiumGroup:
         ended = over.nonzero()[0]
         deciding, observations = self._agent_ids, tick.observations
         same_step = self._mode is AutoresetMode.SAME_STEP
-        last = self._final_observations(tick.infos, ended) if same_step else _rows_of(observations, ended)
+        last = self._final_observations(tick.infos, ended) if same_step else tuple([o[ended] for o in observations])
         if same_step:
             masks = self._masks(tick, None)
         elif self._mode is AutoresetMode.DISABLED:
@@ -277,15 +281,14 @@ class GymnasiumGroup:
         if all_decide:
             rewards[ended + len(ended)] = 0.0
         finished, self._episode_ids = self._episode_ids, self._episode_ids + over
-
-        def joined(last: Array, now: Array) -> Array:
-            return np.concatenate((last, now if all_decide else now[deciding]))
-
+        now = slice(None) if all_decide else deciding
         steps = AgentSteps(
             agent_ids=rows,
             env_ids=rows.astype(np.int32),
-            episode_ids=joined(finished[ended], self._episode_ids),
-            observations=tuple(map(joined, last, observations)),
+            episode_ids=np.concatenate((finished[ended], self._episode_ids[now])),
+            observations=tuple(
+                [np.concatenate((final, next_[now])) for final, next_ in zip(last, observations, strict=True)]
+            ),
             rewards=rewards,
             ended=len(ended),
             terminated=tick.terminated[ended],
@@ -311,13 +314,6 @@ class GymnasiumGroup:
             np.zeros((self.num_envs, spec.continuous_size), np.float32),
             np.zeros((self.num_envs, len(spec.discrete_branches)), np.int32),
         )
-
-    def _spread(self, actions: ActionBatch, deciding: NDArray[np.bool_]) -> ActionBatch:
-        """Scatter the deciding instances' actions into actions [n, …] for all instances."""
-        spread = self._idle_actions()
-        spread.continuous[deciding] = actions.continuous
-        spread.discrete[deciding] = actions.discrete
-        return spread
 
     # The calls to the environments, and the checks of what they return.
 
@@ -450,7 +446,3 @@ def _autoreset_mode(envs: Envs, name: str) -> AutoresetMode:
         raise StageError(
             f"{name}: metadata['autoreset_mode'] is {mode!r}; expected a gymnasium.vector.AutoresetMode"
         ) from error
-
-
-def _rows_of(columns: tuple[Array, ...], rows: NDArray[np.intp]) -> tuple[Array, ...]:
-    return tuple([column[rows] for column in columns])

@@ -12,7 +12,7 @@ class World:
     """An environment and a processor with one behaviour, 10 steps emitted and some pending."""
 
     specs = {"A?team=0": None, "A?team=1": None}
-    mappings = SimpleNamespace(learns=lambda name: True, newest_version=lambda name: 3)
+    mappings = SimpleNamespace(newest_version=lambda name: 3)
     held = source = 0
 
     def emitted(self, name: str) -> int:

@@ -33,23 +33,23 @@ async def started(length, num_envs=2, seed=1, replica=0, make=TellableGroup, str
 
 async def ticks(stage, count):
     """What the episodes that ended in each of so many ticks began under; None where no parameters came."""
-    found = []
+    generations = []
     for _ in range(count):
         for step in stage.decide():
-            found.append(None if step.parameters is None else step.parameters.tolist())
+            generations.append(None if step.parameters is None else step.parameters.tolist())
         await stage.advance()
-    return found
+    return generations
 
 
 async def lengths(stage, count):
     """Decisions of the episodes that ended, by instance."""
-    found = {}
+    lengths_by_instance = {}
     for _ in range(count):
         for step in stage.decide():
             for row in range(step.ended):
-                found.setdefault(int(step.env_ids[row]), []).append(int(step.observations[0][row, 2]))
+                lengths_by_instance.setdefault(int(step.env_ids[row]), []).append(int(step.observations[0][row, 2]))
         await stage.advance()
-    return found
+    return lengths_by_instance
 
 
 async def test_episodes_are_played_with_the_parameters_from_the_first_on():

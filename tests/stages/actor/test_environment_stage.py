@@ -141,7 +141,7 @@ async def test_deciding_again_takes_the_newer_policy_and_the_same_chance():
     stage, _ = await started(Cast("Walker", agents=4, shortest=3))
     (first,) = stage.decide()
     stage.update(policy_update("Walker", 5))
-    (again,) = stage.decide_again()
+    (again,) = stage.decide(again=True)
     assert again.policy_versions.tolist() == [5] * 4
     assert np.array_equal(first.decisions["log_probs"], again.decisions["log_probs"])
     await stage.advance()
@@ -194,9 +194,9 @@ async def test_statistics_are_reported_by_behaviour_with_their_aggregation():
     class Talkative(CountingGroup):
         def step(self, actions):
             result = at_once(super().step(actions))
-            own = {"Ball": {"Hits": StatisticValues((4.0,), "sum")}}
+            of_ball = {"Ball": {"Hits": StatisticValues((4.0,), "sum")}}
             return StepResult(
-                result.steps, result.games, {"Goals": StatisticValues((1.0, 2.0), "sum")}, behavior_statistics=own
+                result.steps, result.games, {"Goals": StatisticValues((1.0, 2.0), "sum")}, behavior_statistics=of_ball
             )
 
     statistics = RecordedStatistics()
@@ -432,7 +432,7 @@ async def test_deciding_again_starts_from_the_same_memories():
         (first,) = stage.decide()
         stage.update(policy_update("Walker", 5))
         for _ in range(2):
-            (again,) = stage.decide_again()  # the policy checks what it is given
+            (again,) = stage.decide(again=True)  # the policy checks what it is given
             assert np.array_equal(first.decisions["memories"], again.decisions["memories"])
         await stage.advance()
 

@@ -34,16 +34,16 @@ def test_a_brain_is_ready_immediately():
     made = mappings({"Walker": [("scripted", 1.0)]}, "Walker")
     assert made.ready(["Walker"])
     assert set(deciders(made, "Walker")) == {"scripted"}
-    assert not made.learns("Walker")
+    assert made.newest_version("Walker") is None
     assert not made.mixes_brains
 
 
 def test_a_brain_decides_its_share_of_the_games_and_the_rest_is_trained_on():
     made = mappings({"Walker": [("scripted", 0.25), ("random", 0.25)]}, "Walker", num_envs=2000)
     made.update(policy_update("Walker", 3))
-    found = deciders(made, "Walker")
-    assert found.count("scripted") == pytest.approx(500, abs=80)
-    assert found.count("random") == pytest.approx(500, abs=80)
+    names = deciders(made, "Walker")
+    assert names.count("scripted") == pytest.approx(500, abs=80)
+    assert names.count("random") == pytest.approx(500, abs=80)
     assert all(("Walker" in game.learners) == (game.players["Walker"].brain == "") for game in made.games)
     assert next(game for game in made.games if "Walker" in game.learners).players["Walker"].version == 3
 

@@ -61,21 +61,21 @@ async def tick(near, asking):
     await asking.consult()
     steps = near.decide(), asking.decide()
     assert len(steps[0]) == len(steps[1])
-    for here, there in zip(*steps, strict=True):
-        assert_same(here, there)
+    for local, remote in zip(*steps, strict=True):
+        assert_same(local, remote)
     for stage in (near, asking):
         await stage.advance()
     return steps[1]
 
 
-def assert_same(here, there):
+def assert_same(local, remote):
     for name in ("behavior_id", "ended", "tick"):
-        assert getattr(here, name) == getattr(there, name)
+        assert getattr(local, name) == getattr(remote, name)
     for name in ("agent_ids", "rewards", "policy_versions", "generations", "learning", "opponents"):
-        assert getattr(here, name).tolist() == getattr(there, name).tolist(), name
-    assert here.decisions.keys() == there.decisions.keys()
-    for name, column in here.decisions.items():
-        assert column.tolist() == there.decisions[name].tolist(), name
+        assert getattr(local, name).tolist() == getattr(remote, name).tolist(), name
+    assert local.decisions.keys() == remote.decisions.keys()
+    for name, column in local.decisions.items():
+        assert column.tolist() == remote.decisions[name].tolist(), name
 
 
 @pytest.mark.parametrize("make", [EchoPolicy, Remembering], ids=["feed-forward", "memory"])

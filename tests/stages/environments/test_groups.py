@@ -90,7 +90,7 @@ async def test_ticks_increase_with_every_step_and_restart():
     stage = await started(True)
     ticks = [stage.decide()[0].tick]
     await stage.advance()
-    ticks += [stage.decide()[0].tick, stage.decide_again()[0].tick]
+    ticks += [stage.decide()[0].tick, stage.decide(again=True)[0].tick]
     await stage.reset(1)
     ticks.append(stage.decide()[0].tick)
     await stage.restart(2)
