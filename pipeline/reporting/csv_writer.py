@@ -13,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import FileIO
 from pathlib import Path
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
@@ -99,17 +98,13 @@ def _table(columns: Sequence[str], rows: Iterable[Mapping[str, str]], header: bo
     return text.getvalue().encode()
 
 
-def _write_all(file: FileIO, data: bytes) -> None:
-    while data:  # a disk that is filling up may accept part of the data
-        data = data[file.write(data) :]
-
-
 def append(path: Path, data: bytes) -> None:
     """Append to a file. After a disk error, restore the old length, so the file still ends with a complete row."""
     with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)
         try:
-            _write_all(file, data)
+            while data:  # a disk that is filling up may accept part of the data
+                data = data[file.write(data) :]
         except OSError:
             with contextlib.suppress(OSError):  # readers skip an incomplete row
                 file.truncate(end)
