@@ -199,7 +199,8 @@ class ActorHost(Host):
                 runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, sender, last)]
             if self._tap is not None:
                 sender = self._tap.before(sender)
-            sender = BrainSteps(sender, self._router, self.config)
+            if _has_brains(self.config):
+                sender = BrainSteps(sender, self._router, self.config)
             await self._parameters_set.wait()  # the first episodes need their parameters
             await run_source(self._actor, sender, self.stages.context(ACTOR))
             if runners:
@@ -268,6 +269,12 @@ class ActorHost(Host):
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         source, acting = self._actor.source, dict(self._actor.acting)
         self.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back), acting))
+
+
+def _has_brains(config: RunConfig) -> bool:
+    """Return True if brains may decide for any behaviour."""
+    every = [*config.behaviors.values(), *([config.default_settings] if config.default_settings is not None else [])]
+    return any(settings.brain for settings in every)
 
 
 def _restarts(limits: EnvSettings) -> RestartBudget:

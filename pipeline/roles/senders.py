@@ -238,10 +238,12 @@ class LearnedStepsOnly:
         if isinstance(item, TrajectoryBatch):
             settings = self._config.behavior_settings(item.behavior)
             if settings.learns and settings.self_play is None:
+                learned = item.trajectories["learning"]
                 self.rows[item.behavior] += item.num_rows
-                self.left_out[item.behavior] += int(item.lengths[~item.trajectories["learning"]].sum())
-                await _put_learned(self._sink, item)
-                return
+                if not learned.all():
+                    self.left_out[item.behavior] += int(item.lengths[~learned].sum())
+                    await _put_learned(self._sink, item)
+                    return
         await self._sink.put(item)
 
     def close(self) -> None:
