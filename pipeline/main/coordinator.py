@@ -137,9 +137,11 @@ class HostWatch:
         self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, loop)
         if report.memory:
             self._run.running.usage[name] = ProcessUsage(now_s, report.cpu_s, report.memory)
-        slot = self._run.launcher.slot_of(host)
-        if slot is not None and slot.source in self._run.starter.announced:
-            self._run.starter.heartbeat(slot)
+        starter = self._run.starter
+        if starter.announced:
+            slot = self._run.launcher.slot_of(host)
+            if slot is not None and slot.source in starter.announced:
+                starter.heartbeat(slot)
 
     async def _listen(self, host: HostHandle) -> None:
         said_goodbye, ends_kept = False, not self.may_replace(host)

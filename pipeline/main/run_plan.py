@@ -97,7 +97,7 @@ class RunPlan:
         if not self.left:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
-        return {name: each.elo for name, each in behaviors if each.elo is not None and file_name(name) in self.left}
+        return {name: one.elo for name, one in behaviors if one.elo is not None and file_name(name) in self.left}
 
     def route(self, behavior: str) -> Route:
         """Return the route for a behaviour's trajectories; recorded trainer input goes straight to the trainer."""

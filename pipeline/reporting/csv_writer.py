@@ -54,16 +54,16 @@ class CsvWriter(StatisticsWriter):
         path = self._path(category)
         if category not in self._columns and self._resume:
             self._cut(category, step - 1)
-        known = self._columns.get(category, [])
-        new = [name for name in row if name not in known]
+        written = self._columns.get(category, [])
+        new = [name for name in row if name not in written]
         if new or not path.is_file():
-            columns = list(dict.fromkeys([*_FIRST, *known, *row]))
-            rows = [*(_rows(path) if known and path.is_file() else ()), row]
+            columns = list(dict.fromkeys([*_FIRST, *written, *row]))
+            rows = [*(_rows(path) if written and path.is_file() else ()), row]
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, _table(columns, rows, header=True))
             self._columns[category] = columns
         else:
-            append(path, _table(known, [row], header=False))
+            append(path, _table(written, [row], header=False))
 
     def rewind(self, category: str, step: int) -> None:
         """Remove the rows beyond the step at which the run continues."""

@@ -355,7 +355,7 @@ class _Reading:
     def cause(self) -> Bottleneck | None:
         if not self.parts:
             return None
-        (cause, busy), (_, second) = sorted([*self.parts.items(), (("", ""), 0.0)], key=lambda each: -each[1])[:2]
+        (cause, busy), (_, second) = sorted([*self.parts.items(), (("", ""), 0.0)], key=lambda part: -part[1])[:2]
         of_actors = (f"{BUSY}/{ACTORS}", f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
         if max(busy, sum(self.numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # blocked or ending
             return None

@@ -324,8 +324,8 @@ def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], 
         make: returns a new id.
     """
     kept = run_folder / f"{service}_run_id.txt"
-    if resume and kept.is_file() and (known := kept.read_text(encoding="utf-8").strip()):
-        return known, True
+    if resume and kept.is_file() and (stored := kept.read_text(encoding="utf-8").strip()):
+        return stored, True
     new = make()
     write_atomic(kept, f"{new}\n".encode())
     return new, False

@@ -137,6 +137,7 @@ class ActorHost(Host):
             self._parameters_set.set()
         request = EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)
         self._parts: list[ActorPart] = [part(self, request) for part in wanted_sides(config, "actor").values()]
+        self._before_report.extend(part.before_report for part in self._parts)
         make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica), self._of_parts("person"))
         make_policy = make_policy or self._of_parts("make_policy") or policy_maker(config, plan.folder)
         make_mappings = self._of_parts("make_mappings") or PolicyMappings
@@ -180,12 +181,6 @@ class ActorHost(Host):
 
             return GameRecorder(request, absolute(settings.video), self.plan.run_id, settings.wanted).make
         return partial(make_group, request)
-
-    def report(self) -> None:
-        """Let the parts send their reports, then send the host's own report."""
-        for part in self._parts:
-            part.before_report()
-        super().report()
 
     async def _work(self) -> None:
         stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
