@@ -72,6 +72,8 @@ class HostWatch:
 
     def __init__(self, run: Coordinator) -> None:
         self._run = run
+        self._loops: dict[str, str] = {}
+        """For each host, the event loop in which it runs: main's loop, a loop that learners share, or its own."""
         self._lost: dict[str, int] = {}
         """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
         run.supervisor.started(MAIN, "main", time.monotonic())
@@ -116,7 +118,10 @@ class HostWatch:
     def listen_to(self, host: HostHandle) -> None:
         """Listen to a started host until it ends, and handle its end."""
         self.expect_reports(host)
-        self._run.tasks.group.create_task(self._listen(host), name=f"listening to {host.plan.name}")
+        name, kinds = host.plan.name, self._run.plan.config.pipeline.hosts
+        kind = getattr(kinds, host_role(host.plan.role).placed_as).kind
+        self._loops[name] = MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or name)
+        self._run.tasks.group.create_task(self._listen(host), name=f"listening to {name}")
 
     def expect_reports(self, host: HostHandle) -> None:
         """Count a host as silent from now on, unless it reports."""
@@ -131,10 +136,7 @@ class HostWatch:
         self._run.supervisor.alive(name, now_s, report.silent_s)
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
         role, behavior = host.plan.role, host.plan.behavior
-        # The event loop in which the host runs: main's loop, a loop that learners share, or the host's own.
-        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(role).placed_as).kind
-        loop = MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or name)
-        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, loop)
+        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loops[name])
         if report.memory:
             self._run.running.usage[name] = ProcessUsage(now_s, report.cpu_s, report.memory)
         starter = self._run.starter
