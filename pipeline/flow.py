@@ -414,9 +414,11 @@ class CreditLedger:
         A request gets credits for all behaviours that it wants, or keeps waiting.
         """
         grants: list[Grant] = []
-        paused = (self._windows[name] for name in self._paused_behaviors if name in self._windows)
-        if self._paused or not all(window.at_rest for window in paused):
+        if self._paused:
             return grants
+        for name in self._paused_behaviors:
+            if name in self._windows and not self._windows[name].at_rest:
+                return grants
         if self._at_rest and not self._all_can_go_on():
             return grants
         closed: dict[tuple[str, ...], None] = {}
@@ -456,23 +458,23 @@ class CreditLedger:
         )
 
     def _grant(self, request: CreditRequest) -> Grant | None:
-        wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
-        if len(wanted) < len(request.wants) or not self._paused_behaviors.isdisjoint(wanted):
-            return None  # the behaviour's trainer is not ready yet, or must wait
-        bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
-        free = {name: window.free(request.source) for name, window in bounded.items()}
-        if any(amount < 1 for amount in free.values()):
-            return None
-        caps, versions = {}, {}
-        for name, window in wanted.items():
-            if window.rows == FREE:
-                caps[name], versions[name] = FREE, 0
-                continue
-            versions[name] = window.version
+        free: dict[str, int] = {}
+        for name in request.wants:
+            window = self._windows.get(name)
+            if window is None or name in self._paused_behaviors:
+                return None  # the behaviour's trainer is not ready yet, or must wait
+            if window.rows != FREE:
+                free[name] = window.free(request.source)
+                if free[name] < 1:
+                    return None
+        caps, versions = dict.fromkeys(request.wants, FREE), dict.fromkeys(request.wants, 0)
+        for name, amount in free.items():
+            window = self._windows[name]
             # An equal share, so that no source takes the whole window while the others wait; rounded up, so that the
             # shares cover the window.
             chunk = -(-window.rows // max(1, len(self._sources)))
-            caps[name] = window.grant(request.source, min(chunk, free[name]))
+            versions[name] = window.version
+            caps[name] = window.grant(request.source, min(chunk, amount))
         return Grant(request.source, request.number, caps, versions)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 from headrace.config import RunConfig
@@ -146,7 +146,7 @@ class ActorHost(Host):
             self._maker(request),
             mappings,
             plan.replica * AGENT_ID_RANGE,
-            deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
+            deterministic=cache(lambda name: config.behavior_settings(name).network_settings.deterministic),
             oracle=self._of_parts("oracle"),
             audience=self._of_parts("audience"),
         )

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from headrace.config import RunConfig
@@ -229,14 +230,14 @@ class LearnedStepsOnly:
 
     def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
         self._sink = sink
-        self._config = config
+        self._settings_of = cache(config.behavior_settings)
         self.rows: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
 
     async def put(self, item: Any) -> None:
         """Remove the steps to drop from an item, and forward the rest."""
         if isinstance(item, TrajectoryBatch):
-            settings = self._config.behavior_settings(item.behavior)
+            settings = self._settings_of(item.behavior)
             if settings.learns and settings.self_play is None:
                 learned = item.trajectories["learning"]
                 self.rows[item.behavior] += item.num_rows
