@@ -148,7 +148,7 @@ class BehaviorStarter:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)
         through_main = self._plan.route(name).through_main
         state = self._add_state(spec)
-        learns = state.settings.learns
+        learns = state.learns
         if self._plan.playing and learns:
             await self._play(state)
             return

@@ -333,7 +333,7 @@ class Checkpointing:
         """Return main's own state, to save in the manifest."""
         before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
         fixed = {name: before[name] for name in self._unseen() if name in before}
-        fixed |= {name: fixed_by(s.settings, s.spec) for name, s in self._behaviors.items() if s.settings.learns}
+        fixed |= {name: fixed_by(s.settings, s.spec) for name, s in self._behaviors.items() if s.learns}
         return {
             "elapsed_s": self._run.reporter.elapsed_s,
             "seed": self._plan.seed,

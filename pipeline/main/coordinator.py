@@ -477,7 +477,7 @@ class Coordinator:
             self.plan.folder.waits
             and not self.shutdown.failure
             and states
-            and all(state.was_ready or not state.settings.learns for state in states)
+            and all(state.was_ready or not state.learns for state in states)
         ):
             self.checkpointing.go_on()
             self.reporter.go_on()
@@ -494,12 +494,12 @@ class Coordinator:
         for part in self.parts.all:
             part.reported(report)
         # First, so that in a deterministic run no actor gets credits to continue before the checkpoint.
-        learners = [other for other in behaviors.values() if other.settings.learns]
+        learners = [other for other in behaviors.values() if other.learns]
         if all(other.done for other in learners or behaviors.values()):
             self.shutdown.finish()
-        elif checkpoint_due and state.settings.learns and not self.checkpointing.busy and not self.shutdown.begun:
+        elif checkpoint_due and state.learns and not self.checkpointing.busy and not self.shutdown.begun:
             self.checkpointing.begin()
-        if state.settings.learns:
+        if state.learns:
             self.flow.trainer_reported(report)
         for part in self.parts.all:
             part.summarised(report)
