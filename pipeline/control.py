@@ -455,10 +455,9 @@ class LocalControl:
         """Let the other end's task run."""
         await asyncio.sleep(0)
 
-    async def receive(self) -> AsyncIterator[ControlMessage]:
+    def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over the messages until the other end closes."""
-        async for message in self._inbox:
-            yield message
+        return aiter(self._inbox)
 
     def close(self) -> None:
         """Stop sending."""

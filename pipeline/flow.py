@@ -27,7 +27,7 @@ waiting for them.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
@@ -51,21 +51,16 @@ class _Account:
     """One source's credits in one window; all counts are cumulative."""
 
     cap: int = 0
+    out: int = 0
+    """Number of credits that have not yet returned to the ledger, as of `CreditWindow`'s last update."""
     arrived: int = 0
     """Number of steps that have reached the trainer."""
     returned: dict[str, int] = field(default_factory=dict)
     """Number of credits returned, keyed by stage."""
+    settled: int = 0
+    """Number of leading steps no longer in flight: they reached the trainer or were rejected."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """(steps, version), both ascending: after its first `steps` steps, the source uses `version` or newer."""
-
-    @property
-    def out(self) -> int:
-        """Number of credits that have not yet returned to the ledger."""
-        return max(0, self.cap - sum(self.returned.values()))
-
-    def settled(self) -> int:
-        """Return the number of leading steps no longer in flight: they reached the trainer or were rejected."""
-        return self.arrived + sum(self.returned.values()) - self.returned.get(TRAINER, 0)
 
     def mark(self, steps: int, version: int) -> None:
         """Record that all steps after the first `steps` come from `version` or newer."""
@@ -76,8 +71,7 @@ class _Account:
                     marks.pop()
                 marks.append(mark)
                 newest = mark[1]
-        settled = self.settled()
-        while len(marks) > 1 and marks[1][0] <= settled:
+        while len(marks) > 1 and marks[1][0] <= self.settled:
             del marks[0]
         self.marks = marks
 
@@ -86,12 +80,12 @@ class _Account:
 
         `version` is the policy that made the step; `after` is the number of steps that this source makes after it.
         """
-        settled, least = self.settled(), None
+        least = None
         for number, (steps, version) in enumerate(self.marks):
             end = self.marks[number + 1][0] if number + 1 < len(self.marks) else self.cap
-            if end > max(settled, steps):
-                found = version * rows_per_update + self.cap - end
-                least = found if least is None else min(least, found)
+            if end > max(self.settled, steps):
+                leeway = version * rows_per_update + self.cap - end
+                least = leeway if least is None else min(least, leeway)
         return least
 
 
@@ -131,15 +125,10 @@ class CreditWindow:
         """Lowest id of a source that may hold credits from this window."""
         self.held = self.out = restored
         self.restored = self.restored_left = restored
-        self._accounts: dict[int, _Account] = {}
+        self._accounts: defaultdict[int, _Account] = defaultdict(_Account)
         self._leeways: dict[int, int] = {}
         self._least: list[tuple[int, int]] = []
         """Heap of (leeway, source); entries that differ from `_leeways` are stale."""
-
-    @property
-    def size(self) -> int:
-        """Maximum number of outstanding credits."""
-        return FREE if self.rows == FREE else (self.lag + 1) * self.rows
 
     @property
     def at_rest(self) -> bool:
@@ -147,71 +136,76 @@ class CreditWindow:
         if self.rows == FREE:
             return True
         # Not `out == held`: the trainer may hold a killed actor's steps, whose credits were written off.
-        in_flight = (account.cap > account.settled() for account in self._accounts.values())
+        in_flight = (account.cap > account.settled for account in self._accounts.values())
         return self.held < self.rows and not any(in_flight)
 
     def free(self, source: int) -> int:
         """Return the number of credits that may be granted to a source now."""
-        free = self.size - self.out
-        least = self._least_leeway(source)
-        if least is not None:
-            free = min(free, (self.lag + 1 - self.version) * self.rows + least - self.out)
+        free = (self.lag + 1) * self.rows - self.out
+        slowest = self.slowest(but=source)
+        if slowest is not None:
+            free = min(free, (self.lag + 1 - self.version) * self.rows + slowest[0] - self.out)
         return free
 
-    def slowest(self) -> int:
-        """Return the source whose steps in flight limit the other sources most; -1 if no step is in flight."""
-        return self._least[0][1] if self._least_leeway(-1) is not None else -1
+    def slowest(self, but: int | None = None) -> tuple[int, int] | None:
+        """Return the least leeway and its source, whose steps in flight limit the other sources most.
+
+        None if no step is in flight. The source `but`, if given, does not count.
+        """
+        least, current = self._least, False
+        while least and (least[0][1] == but or self._leeways.get(least[0][1]) != least[0][0]):
+            leeway, source = heappop(least)
+            current |= self._leeways.get(source) == leeway
+        slowest = least[0] if least else None
+        if current:
+            assert but is not None, "only the entry of this source was current"
+            heappush(least, (self._leeways[but], but))
+        return slowest
 
     def use(self, source: int, used: int, gives_back: bool, acting: tuple[int, int] | None) -> None:
         """Record what a source reports about itself; see `CreditRequest`."""
-        account = self._account(source)
-        out = account.out
+        account = self._accounts[source]
         # Steps beyond the cap also count as used (a tick is never split).
         account.cap = max(0 if gives_back else account.cap, used)
         if acting is not None:
             account.mark(*acting)
-        self._changed(source, account, out)
+        self._changed(source, account)
 
     def grant(self, source: int, amount: int) -> int:
         """Grant a source `amount` more credits, for use with the trainer's version or a newer one.
 
         Return its new cap.
         """
-        account = self._account(source)
-        out = account.out
+        account = self._accounts[source]
         account.mark(account.cap, self.version)
         account.cap += amount
-        self._changed(source, account, out)
+        self._changed(source, account)
         return account.cap
 
     def give_back(self, source: int, by: str, total: int, arrived: int) -> None:
         """Record one source's totals: the credits that a stage has returned, and the steps that have arrived."""
-        account = self._account(source)
+        account = self._accounts[source]
         if account.returned.get(by) == total and arrived <= account.arrived:
             return
-        out = account.out
         account.returned[by] = total
         if by == TRAINER:
             account.arrived = max(account.arrived, arrived, total)
-        self._changed(source, account, out)
+        account.settled = account.arrived + sum(account.returned.values()) - account.returned.get(TRAINER, 0)
+        self._changed(source, account)
 
     def remove(self, source: int) -> None:
         """Write off a source's outstanding credits."""
         account = self._accounts.pop(source, None)
         if account is not None:
             self.out -= account.out
-            self._set_leeway(source, None)
+            self._leeways.pop(source, None)
 
-    def _account(self, source: int) -> _Account:
-        return self._accounts.setdefault(source, _Account())
-
-    def _changed(self, source: int, account: _Account, out_before: int) -> None:
+    def _changed(self, source: int, account: _Account) -> None:
         """Update the window's totals after a change to one source's account."""
-        self.out += account.out - out_before
-        if self.rows != FREE:
-            self._set_leeway(source, account.leeway(self.rows))
-
-    def _set_leeway(self, source: int, leeway: int | None) -> None:
+        out = max(0, account.cap - sum(account.returned.values()))
+        self.out += out - account.out
+        account.out = out
+        leeway = account.leeway(self.rows) if self.rows != FREE else None
         if leeway == self._leeways.get(source):
             return
         if leeway is None:
@@ -223,21 +217,6 @@ class CreditWindow:
             heapify(self._least)
         else:
             heappush(self._least, (leeway, source))
-
-    def _least_leeway(self, but_of: int) -> int | None:
-        self._drop_past()
-        if not self._least or self._least[0][1] != but_of:
-            return self._least[0][0] if self._least else None
-        own_entry = heappop(self._least)
-        self._drop_past(own_entry)
-        least = self._least[0][0] if self._least else None
-        heappush(self._least, own_entry)
-        return least
-
-    def _drop_past(self, but: tuple[int, int] | None = None) -> None:
-        least = self._least
-        while least and (least[0] == but or self._leeways.get(least[0][1]) != least[0][0]):
-            heappop(least)
 
 
 class CreditLedger:
@@ -264,7 +243,7 @@ class CreditLedger:
         source.
         """
         self._wanted: Counter[tuple[str, ...]] = Counter()
-        """Number of waiting requests for each combination of behaviours."""
+        """Number of waiting requests for each combination of behaviours, 0 for a combination that was once wanted."""
         self._paused: set[str] = set()
         self._paused_behaviors: frozenset[str] = frozenset()
 
@@ -341,13 +320,15 @@ class CreditLedger:
             pass  # the source that succeeds it makes a new request
         elif request.wants:
             self._forget(source)
-            self._wait(request)
+            self._requests[source] = request
+            self._wanted[request.wants] += 1
         elif request.gives_back and source in self._requests:
             # The gate ignores caps for behaviours that it has given back since the request, so they would be lost.
             earlier = self._requests[source]
-            self._unwant(earlier.wants)
             kept = tuple(name for name in earlier.wants if name not in request.gives_back)
-            self._wait(replace(earlier, wants=kept))
+            self._requests[source] = replace(earlier, wants=kept)  # at its place in the order
+            self._wanted[earlier.wants] -= 1
+            self._wanted[kept] += 1
         return self._serve()
 
     def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
@@ -412,7 +393,7 @@ class CreditLedger:
     def size(self, behavior: str) -> int:
         """Return the maximum number of outstanding credits; 0 if there is no bound."""
         window = self._windows.get(behavior)
-        return 0 if window is None or window.rows == FREE else window.size
+        return 0 if window is None or window.rows == FREE else (window.lag + 1) * window.rows
 
     def _return(self, window: CreditWindow, by: str, source: int, total: int, arrived: int = 0) -> None:
         if source == self.RESTORED:
@@ -422,19 +403,10 @@ class CreditLedger:
         elif source >= window.first and (source in self._sources or source in self._retired):
             window.give_back(source, by, total, arrived)
 
-    def _wait(self, request: CreditRequest) -> None:
-        self._requests[request.source] = request
-        self._wanted[request.wants] += 1
-
     def _forget(self, source: int) -> None:
         request = self._requests.pop(source, None)
         if request is not None:
-            self._unwant(request.wants)
-
-    def _unwant(self, wants: tuple[str, ...]) -> None:
-        self._wanted[wants] -= 1
-        if not self._wanted[wants]:
-            del self._wanted[wants]
+            self._wanted[request.wants] -= 1
 
     def _serve(self) -> list[Grant]:
         """Answer waiting requests in order.
@@ -442,9 +414,11 @@ class CreditLedger:
         A request gets credits for all behaviours that it wants, or keeps waiting.
         """
         grants: list[Grant] = []
-        paused = (self._windows[name] for name in self._paused_behaviors if name in self._windows)
-        if self._paused or not all(window.at_rest for window in paused):
+        if self._paused:
             return grants
+        for name in self._paused_behaviors:
+            if name in self._windows and not self._windows[name].at_rest:
+                return grants
         if self._at_rest and not self._all_can_go_on():
             return grants
         closed: dict[tuple[str, ...], None] = {}
@@ -458,14 +432,15 @@ class CreditLedger:
             # Requests with equal wants depend on the same windows. Closing them together keeps their order: none can be
             # overtaken forever by later requests that need less.
             closed[request.wants] = None
-            if len(closed) == len(self._wanted):
+            if closed.keys() >= (+self._wanted).keys():
                 break  # all remaining requests want what is closed; with many actors, most calls end here
         for grant in grants:
             self._forget(grant.source)
         # A window that one source's steps close to all others may be open to that source.
         for name in dict.fromkeys(name for wants in closed for name in wants if name in self._windows):
-            slowest = self._requests.get(self._windows[name].slowest())
-            grant = self._grant(slowest) if slowest is not None else None
+            slowest = self._windows[name].slowest()
+            waiting = self._requests.get(slowest[1]) if slowest is not None else None
+            grant = self._grant(waiting) if waiting is not None else None
             if grant is not None:
                 grants.append(grant)
                 self._forget(grant.source)
@@ -483,23 +458,23 @@ class CreditLedger:
         )
 
     def _grant(self, request: CreditRequest) -> Grant | None:
-        wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
-        if len(wanted) < len(request.wants) or not self._paused_behaviors.isdisjoint(wanted):
-            return None  # the behaviour's trainer is not ready yet, or must wait
-        bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
-        free = {name: window.free(request.source) for name, window in bounded.items()}
-        if any(amount < 1 for amount in free.values()):
-            return None
-        caps, versions = {}, {}
-        for name, window in wanted.items():
-            if window.rows == FREE:
-                caps[name], versions[name] = FREE, 0
-                continue
-            versions[name] = window.version
+        free: dict[str, int] = {}
+        for name in request.wants:
+            window = self._windows.get(name)
+            if window is None or name in self._paused_behaviors:
+                return None  # the behaviour's trainer is not ready yet, or must wait
+            if window.rows != FREE:
+                free[name] = window.free(request.source)
+                if free[name] < 1:
+                    return None
+        caps, versions = dict.fromkeys(request.wants, FREE), dict.fromkeys(request.wants, 0)
+        for name, amount in free.items():
+            window = self._windows[name]
             # An equal share, so that no source takes the whole window while the others wait; rounded up, so that the
             # shares cover the window.
             chunk = -(-window.rows // max(1, len(self._sources)))
-            caps[name] = window.grant(request.source, min(chunk, free[name]))
+            versions[name] = window.version
+            caps[name] = window.grant(request.source, min(chunk, amount))
         return Grant(request.source, request.number, caps, versions)
 
 
@@ -559,9 +534,10 @@ class FlowControl:
         """Handle a trainer's report, which may return credits."""
         self._starvation.fed(report.behavior, report.step, report.done)
         grants = self.ledger.learned(report.behavior, report.version, report.held, report.returned, report.arrived)
-        lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
-        if lag is not None:
-            grants += self.ledger.resize_window(report.behavior, lag)
+        if report.behavior in self._lags.measuring:
+            lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
+            if lag is not None:
+                grants += self.ledger.resize_window(report.behavior, lag)
         self._grant(grants)
 
     def resume(self, why: str = "") -> None:
@@ -652,13 +628,17 @@ class _UpdateTimes:
 
 # Collecting ahead pays only if updates take long, so `auto` measures the first few (docs/decisions/018).
 class PolicyLags:
-    """Chooses each behaviour's policy lag: first when its trainer starts, and perhaps again after measuring updates."""
+    """Chooses each behaviour's policy lag: first when its trainer starts, and perhaps again after measuring updates.
+
+    Attributes:
+        measuring: the updates measured so far, keyed by behaviours whose lag is not decided yet.
+    """
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._max_policy_lag = settings.max_policy_lag
         hosts = settings.hosts
         self._takes_turns = HOST_KINDS[hosts.actors.kind].in_main and HOST_KINDS[hosts.learners.kind].in_main
-        self._measured: dict[str, _UpdateTimes] = {}
+        self.measuring: dict[str, _UpdateTimes] = {}
 
     def first(self, behavior: str, rows_per_update: int, any_age: bool, corrects_age: bool) -> int:
         """Return a behaviour's initial lag, in updates.
@@ -677,19 +657,19 @@ class PolicyLags:
             return self._say(behavior, AHEAD, "its trainer learns from steps of any age")
         if not corrects_age:
             return self._say(behavior, 0, "its trainer does not correct for steps from older policies")
-        self._measured[behavior] = _UpdateTimes(rows_per_update)
+        self.measuring[behavior] = _UpdateTimes(rows_per_update)
         return 0
 
     def measured(self, behavior: str, collecting_s: Sequence[float], learning_s: Sequence[float]) -> int | None:
         """Add the seconds spent on collecting and learning; return the lag once it is decided, and None until then."""
-        times = self._measured.get(behavior)
+        times = self.measuring.get(behavior)
         if times is None:
             return None
         times.collecting_s.extend(collecting_s)
         times.learning_s.extend(learning_s)
         if len(times.learning_s) < MEASURED_UPDATES:
             return None
-        del self._measured[behavior]
+        del self.measuring[behavior]
         collecting, learning = median(times.collecting_s), median(times.learning_s)
         lag = AHEAD if collecting <= MOST_COLLECTING * learning else 0
         why = f"collecting {times.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "

@@ -25,7 +25,7 @@ class GlobalState:
     """A snapshot of the process-wide state, taken when the object is created."""
 
     def __init__(self) -> None:
-        self._disabled = logging.root.manager.disable
+        self.disabled = logging.root.manager.disable
         self.handlers = [
             (logger, handler)
             for logger in (logging.getLogger(OURS), logging.root)
@@ -33,54 +33,21 @@ class GlobalState:
             if _is_ours(handler)
         ]
         """Headrace's handlers, each with its logger."""
-        self._levels = {logger: logger.level for logger, _ in self.handlers}
-        self._signals: dict[signal.Signals, object] = {}
-        self._wakeup_fd = -1
+        self.levels = {logger: logger.level for logger, _ in self.handlers}
+        self.signals: dict[signal.Signals, object] = {}
+        self.wakeup_fd = -1
         if threading.current_thread() is threading.main_thread():
             self._keep_signals()
-        self._warned: set[str] = set()
+        self.warned: set[str] = set()
 
     def _keep_signals(self) -> None:
-        self._signals = {number: signal.getsignal(number) for number in REQUESTS if _is_ours(signal.getsignal(number))}
-        if signal.SIGTERM in self._signals:
-            self._wakeup_fd = signal.set_wakeup_fd(-1)
-            signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
+        self.signals = {number: signal.getsignal(number) for number in REQUESTS if _is_ours(signal.getsignal(number))}
+        if signal.SIGTERM in self.signals:
+            self.wakeup_fd = signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(self.wakeup_fd, warn_on_full_buffer=False)
         # SIGPIPE stays ignored, so that a write to a closed pipe raises an error instead of killing the process.
         if hasattr(signal, "SIGPIPE") and signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN:
-            self._signals[signal.SIGPIPE] = signal.SIG_IGN
-
-    def put_back(self) -> None:
-        """Restore the state that has changed, and warn. Call this in the thread that runs the event loop."""
-        names = [name for name in dict.fromkeys(self._restore()) if name not in self._warned]
-        self._warned.update(names)
-        if names:
-            words = "Your code changed process-wide state that Headrace needs; Headrace has restored it: %s."
-            log.warning(words, ", ".join(names))
-
-    def _restore(self) -> Iterator[str]:
-        """Restore each piece of state, and yield the names of those that had changed."""
-        if logging.root.manager.disable != self._disabled:
-            logging.disable(self._disabled)
-            yield "logging.disable()"
-        for name in [*logging.root.manager.loggerDict]:
-            if f"{name}.".startswith(f"{OURS}.") and logging.getLogger(name).disabled:
-                logging.getLogger(name).disabled = False
-                yield f"loggers below {OURS!r}"
-        for logger, handler in self.handlers:
-            if handler not in logger.handlers:
-                logger.handlers.append(handler)
-                yield f"the handlers of the logger {logger.name!r}"
-        for logger, level in self._levels.items():
-            if logger.level > level:
-                logger.setLevel(level)
-                yield f"the level of the logger {logger.name!r}"
-        for number, kept in self._signals.items():
-            if signal.getsignal(number) != kept:
-                signal.signal(number, kept)  # type: ignore[arg-type]
-                yield f"the handler of {number.name}"
-        descriptor = self._wakeup_fd
-        if descriptor != -1 and signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False) != descriptor:
-            yield "signal.set_wakeup_fd()"
+            self.signals[signal.SIGPIPE] = signal.SIG_IGN
 
 
 def _is_ours(thing: object) -> bool:
@@ -121,6 +88,37 @@ def keeping_handler(logger: logging.Logger, handler: logging.Handler) -> Iterato
 
 
 def put_back() -> None:
-    """Restore the parts of the saved state that have changed; do nothing if no state is saved."""
-    if _kept is not None:
-        _kept.put_back()
+    """Restore the parts of the saved state that have changed, and warn; do nothing if no state is saved.
+
+    Call this in the thread that runs the event loop.
+    """
+    if _kept is None:
+        return
+    changed = []
+    if logging.root.manager.disable != _kept.disabled:
+        logging.disable(_kept.disabled)
+        changed.append("logging.disable()")
+    for name in [*logging.root.manager.loggerDict]:
+        if f"{name}.".startswith(f"{OURS}.") and logging.getLogger(name).disabled:
+            logging.getLogger(name).disabled = False
+            changed.append(f"loggers below {OURS!r}")
+    for logger, handler in _kept.handlers:
+        if handler not in logger.handlers:
+            logger.handlers.append(handler)
+            changed.append(f"the handlers of the logger {logger.name!r}")
+    for logger, level in _kept.levels.items():
+        if logger.level > level:
+            logger.setLevel(level)
+            changed.append(f"the level of the logger {logger.name!r}")
+    for number, signal_handler in _kept.signals.items():
+        if signal.getsignal(number) != signal_handler:
+            signal.signal(number, signal_handler)  # type: ignore[arg-type]
+            changed.append(f"the handler of {number.name}")
+    descriptor = _kept.wakeup_fd
+    if descriptor != -1 and signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False) != descriptor:
+        changed.append("signal.set_wakeup_fd()")
+    names = [name for name in dict.fromkeys(changed) if name not in _kept.warned]
+    _kept.warned.update(names)
+    if names:
+        words = "Your code changed process-wide state that Headrace needs; Headrace has restored it: %s."
+        log.warning(words, ", ".join(names))

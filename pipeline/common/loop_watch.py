@@ -160,16 +160,20 @@ class LoopWatch:
 
     def _watch(self) -> None:
         since = checked = time.monotonic()
-        warned, interrupted_at = False, 0.0
-        self._ask()
-        while not self._over.wait(self._check_every_s):
+        asked, warned, interrupted_at = False, False, 0.0
+        while True:
+            if not asked:
+                self._answered.clear()
+                self._loop.call_soon_threadsafe(self._answer)
+                asked = True
+            if self._over.wait(self._check_every_s):
+                break
             now = time.monotonic()
             if now - checked > PAUSE_S:
                 since += now - checked
             checked = now
             if self._answered.is_set():
-                since, warned, interrupted_at = now, False, 0.0
-                self._ask()
+                since, asked, warned, interrupted_at = now, False, False, 0.0
                 continue
             in_stage = activity_in(asyncio.current_task(self._loop)) is not None
             held, factor = now - since, 1 if in_stage else STARTING_FACTOR
@@ -186,10 +190,6 @@ class LoopWatch:
                 warned = True
                 key = "pipeline.supervision.main.warn_s"
                 log.warning("The main process has been silent for %.0f s (%s): %s", held, key, self.describe())
-
-    def _ask(self) -> None:
-        self._answered.clear()
-        self._loop.call_soon_threadsafe(self._answer)
 
     def _answer(self) -> None:
         self._answered.set()

@@ -179,14 +179,14 @@ class ProcessUsage(NamedTuple):
 
 def usage_lacks() -> str:
     """Return a message that names the package needed here to read processes' usage; empty if none is needed."""
-    if _reads_proc() or _psutil() is not None:
+    if on_linux() or _psutil() is not None:
         return ""
     return 'on this system, reading the CPU time and memory of processes needs psutil: pip install "headrace[monitor]"'
 
 
 def read_usage(pid: int) -> ProcessUsage | None:
     """Return a process's usage; None if the process is gone or its usage can't be read here (`usage_lacks`)."""
-    if not _reads_proc():
+    if not on_linux():
         return _usage_by_psutil(pid)
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
@@ -195,10 +195,6 @@ def read_usage(pid: int) -> ProcessUsage | None:
         return None
     cpu_s = sum(map(int, text.rpartition(")")[2].split()[_CPU_FIELDS])) / _TICKS
     return ProcessUsage(time.monotonic(), cpu_s, pages * _PAGE)
-
-
-def _reads_proc() -> bool:
-    return on_linux()
 
 
 @cache

@@ -209,6 +209,8 @@ class BehaviorState:
     spec: BehaviorSpec
     settings: BehaviorSettings
     path: TrajectoryPath
+    learns: bool = field(init=False)
+    """True unless brains that do not learn play all of the behaviour's games."""
     learner: HostHandle | None = None
     ready: bool = False
     """True while the behaviour has a trainer with restored state; False while a lost trainer is being replaced."""
@@ -226,6 +228,9 @@ class BehaviorState:
     exports: list[ExportEntry] = field(default_factory=list)
     not_exported: str = ""
     """Reason why the newest policy or model could not be written; empty if it was written."""
+
+    def __post_init__(self) -> None:
+        self.learns = self.settings.learns
 
     @property
     def elo(self) -> float | None:

@@ -46,6 +46,7 @@ class BehaviorStarter:
 
     Attributes:
         behaviors: the open behaviours, keyed by name.
+        announced: sources of the actors that have announced behaviour ids since their last sign of life.
         self_play: the run's self-play; None until a behaviour with self-play appears.
         brain_league: rates brains in a run without learners.
         newest: copies of the newest policies, keyed by behaviour name, for viewers of the live page.
@@ -67,7 +68,7 @@ class BehaviorStarter:
         self._run = run
         self._start = run.tasks.run
         self._report = report
-        self._announced: set[int] = set()
+        self.announced: set[int] = set()
         self._bystanders: set[str] = set()
         self._unlearned: set[str] = set()
 
@@ -121,9 +122,9 @@ class BehaviorStarter:
         if not learns:
             self.brain_league.add_behavior(spec.behavior_id, state.settings.brain)
         elif not self._plan.playing:
-            for part in self._run.parts:
+            for part in self._run.parts.all:
                 await part.learns(spec.name, slot)
-        self._announced.add(slot.source)
+        self.announced.add(slot.source)
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
         """Return the reports of all leagues: self-play, brains against brains, and leagues with several learners."""
@@ -131,14 +132,14 @@ class BehaviorStarter:
         return reports | self._run.parts.merged(lambda part: part.league_reports())
 
     def heartbeat(self, slot: ActorSlot) -> None:
-        """Handle an actor's sign of life, which arrives only after the actor has announced all its initial ids.
+        """Handle the first sign of life of an actor since it has announced an id.
 
-        If the actor has announced at least one id, the environment therefore lacks all ids that it has not announced.
+        It arrives only after the actor has announced all its initial ids, so the environment lacks all other ids.
         """
-        if slot.source in self._announced:
-            dismiss_early()  # learners for behaviours that the environment lacks
-            if self.self_play is not None:
-                self.self_play.all_announced()
+        self.announced.discard(slot.source)
+        dismiss_early()  # learners for behaviours that the environment lacks
+        if self.self_play is not None:
+            self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
         """Open a new behaviour's route, with a trainer if the behaviour learns in this run."""
@@ -147,7 +148,7 @@ class BehaviorStarter:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)
         through_main = self._plan.route(name).through_main
         state = self._add_state(spec)
-        learns = state.settings.learns
+        learns = state.learns
         if self._plan.playing and learns:
             await self._play(state)
             return
@@ -211,7 +212,8 @@ class BehaviorStarter:
             self.behaviors[behavior].sent = policy.version
             if self._plan.config.monitor is not None:
                 self.newest[behavior] = policy.copy()
-        self._run.parts.tell(lambda part: part.policy_came(behavior, policy))
+        for part in self._run.parts.all:
+            part.policy_came(behavior, policy)
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """Drain the trajectories of an imitator's own agents, if it has any, because no trainer learns from them."""

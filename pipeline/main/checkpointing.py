@@ -144,7 +144,8 @@ class Checkpointing:
             self._run.flow.ledger.pause()  # no actor steps meanwhile, so a resumed run starts at the same point
         if self._run.starter.self_play is not None:
             self._run.starter.self_play.shared.begin_checkpoint()
-        self._run.parts.tell(lambda part: part.checkpoint_begins())
+        for part in self._run.parts.all:
+            part.checkpoint_begins()
         number = self._announce(self._plan.expected_parts(self._behaviors))
         for state in self._behaviors.values():
             state.checkpoint_begun()
@@ -332,7 +333,7 @@ class Checkpointing:
         """Return main's own state, to save in the manifest."""
         before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
         fixed = {name: before[name] for name in self._unseen() if name in before}
-        fixed |= {name: fixed_by(s.settings, s.spec) for name, s in self._behaviors.items() if s.settings.learns}
+        fixed |= {name: fixed_by(s.settings, s.spec) for name, s in self._behaviors.items() if s.learns}
         return {
             "elapsed_s": self._run.reporter.elapsed_s,
             "seed": self._plan.seed,
@@ -343,7 +344,8 @@ class Checkpointing:
 
     def _ended(self, problem: str | None) -> None:
         self.ended(problem)
-        self._run.parts.tell(lambda part: part.checkpoint_ended())
+        for part in self._run.parts.all:
+            part.checkpoint_ended()
         self._run.flow.resume()
         if problem is None:
             self.written()

@@ -71,7 +71,7 @@ class RunControls:
         self._refuse_at_end()
         if self._run.plan.playing:
             raise NotNow("this run plays policies without training them, so there is nothing to save")
-        if not any(state.ready or not state.settings.learns for state in self._run.behaviors.values()):
+        if not any(state.ready or not state.learns for state in self._run.behaviors.values()):
             raise NotNow("no trainer is ready yet")
         if self._run.checkpointing.busy:
             raise NotNow("a checkpoint is already in progress")

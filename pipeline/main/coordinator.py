@@ -72,6 +72,8 @@ class HostWatch:
 
     def __init__(self, run: Coordinator) -> None:
         self._run = run
+        self._loops: dict[str, str] = {}
+        """For each host, the event loop in which it runs: main's loop, a loop that learners share, or its own."""
         self._lost: dict[str, int] = {}
         """Steps at which the learners that are being replaced were lost, keyed by behaviour name."""
         run.supervisor.started(MAIN, "main", time.monotonic())
@@ -81,7 +83,7 @@ class HostWatch:
         run = self._run
         started = False
         with run.tasks.failing():
-            for part in run.parts:
+            for part in run.parts.all:
                 await part.start()
             for replica, name in enumerate(actor_names(run.plan.config)):
                 await self._start_actor(replica, name)
@@ -100,11 +102,12 @@ class HostWatch:
         run = self._run
         if old is not None:
             run.flow.sources_removed((*old.former, old.source))
-            run.parts.tell(lambda part: part.actor_replaced(name))
+            for part in run.parts.all:
+                part.actor_replaced(name)
             run.shutdown.source_replaced(name)
         slot = await run.launcher.start_actor(replica, name, old)
         run.flow.ledger.add_source(slot.source)
-        for part in run.parts:
+        for part in run.parts.all:
             await part.actor_started(slot)
         if old is not None:
             run.checkpointing.repeat_announcement(slot.handle)
@@ -115,7 +118,10 @@ class HostWatch:
     def listen_to(self, host: HostHandle) -> None:
         """Listen to a started host until it ends, and handle its end."""
         self.expect_reports(host)
-        self._run.tasks.group.create_task(self._listen(host), name=f"listening to {host.plan.name}")
+        name, kinds = host.plan.name, self._run.plan.config.pipeline.hosts
+        kind = getattr(kinds, host_role(host.plan.role).placed_as).kind
+        self._loops[name] = MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or name)
+        self._run.tasks.group.create_task(self._listen(host), name=f"listening to {name}")
 
     def expect_reports(self, host: HostHandle) -> None:
         """Count a host as silent from now on, unless it reports."""
@@ -130,22 +136,22 @@ class HostWatch:
         self._run.supervisor.alive(name, now_s, report.silent_s)
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
         role, behavior = host.plan.role, host.plan.behavior
-        # The event loop in which the host runs: main's loop, a loop that learners share, or the host's own.
-        kind = getattr(self._run.plan.config.pipeline.hosts, host_role(role).placed_as).kind
-        loop = MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or name)
-        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, loop)
+        self._run.reporter.shares.add(name, report.timings, report.span_s, role, behavior, self._loops[name])
         if report.memory:
             self._run.running.usage[name] = ProcessUsage(now_s, report.cpu_s, report.memory)
-        slot = self._run.launcher.slot_of(host)
-        if slot is not None:
-            self._run.starter.heartbeat(slot)
+        starter = self._run.starter
+        if starter.announced:
+            slot = self._run.launcher.slot_of(host)
+            if slot is not None and slot.source in starter.announced:
+                starter.heartbeat(slot)
 
     async def _listen(self, host: HostHandle) -> None:
-        said_goodbye = False
+        said_goodbye, ends_kept = False, not self.may_replace(host)
         with self._run.tasks.failing():
             async for message in host.control.receive():
-                if not self.may_replace(host):
+                if ends_kept:  # until the host's first message, which shows that it has its own copies
                     host.rule_out_successor()
+                    ends_kept = False
                 if isinstance(message, HostFinished | HostFailed):
                     said_goodbye = True
                     self._run.reporter.host_ended(host.plan.name)
@@ -177,7 +183,8 @@ class HostWatch:
     def _fewer_hosts(self) -> None:
         """Notify the parts that a host won't be replaced. Some parts' own hosts may then have nothing left to do."""
         at_once = bool(self._run.shutdown.ended_by) or self._run.shutdown.failure is not None
-        self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
+        for part in self._run.parts.all:
+            part.fewer_hosts(at_once)
 
     async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
         """Handle a host's end; return True if the host is not replaced.
@@ -371,7 +378,7 @@ class Coordinator:
         self.launcher = Launcher(plan, self.running, self.parts.learner_started)
         self.broadcaster = Broadcaster(self.launcher)
         replayed, grant = bool(plan.replay_edge), self.broadcaster.grant
-        self.flow = FlowControl(plan.config, replayed, grant, lambda: self.parts.tell(lambda part: part.at_rest()))
+        self.flow = FlowControl(plan.config, replayed, grant, self.parts.at_rest)
         self.supervisor = Supervisor(plan.config.env_settings, plan.config.pipeline.supervision)
         folder, receive = plan.folder.path, self._on_message_of_stage
         self.stages = StageHost(MAIN, folder, plan.seed, None, self.statistics, plan.resumed, receive)
@@ -413,7 +420,7 @@ class Coordinator:
             finally:
                 for task in background:
                     task.cancel()
-        for part in self.parts:
+        for part in self.parts.all:
             await part.finish()
         if self.shutdown.failure is None:
             self.checkpointing.close()
@@ -443,7 +450,8 @@ class Coordinator:
                 self._go_on()
             case control.LearnerReady():
                 self._hosts.learner_ready(host, message)
-                self.parts.tell(lambda part: part.learner_ready(message.behavior))
+                for part in self.parts.all:
+                    part.learner_ready(message.behavior)
                 self._go_on()
             case control.PolicyExported() | control.ExportFailed():
                 self.checkpointing.exported(message)
@@ -469,7 +477,7 @@ class Coordinator:
             self.plan.folder.waits
             and not self.shutdown.failure
             and states
-            and all(each.was_ready or not each.settings.learns for each in states)
+            and all(state.was_ready or not state.learns for state in states)
         ):
             self.checkpointing.go_on()
             self.reporter.go_on()
@@ -479,19 +487,22 @@ class Coordinator:
         state = behaviors[report.behavior]
         self.checkpointing.check_folder()
         checkpoint_due = state.receive_report(report)
-        self.shutdown.check_rating(state)
+        if state.settings.stop_when is not None:
+            self.shutdown.check_rating(state)
         if self.starter.self_play is not None:
             self.starter.self_play.on_report(report)
-        self.parts.tell(lambda part: part.reported(report))
+        for part in self.parts.all:
+            part.reported(report)
         # First, so that in a deterministic run no actor gets credits to continue before the checkpoint.
-        learners = [other for other in behaviors.values() if other.settings.learns]
+        learners = [other for other in behaviors.values() if other.learns]
         if all(other.done for other in learners or behaviors.values()):
             self.shutdown.finish()
-        elif checkpoint_due and state.settings.learns and not self.checkpointing.busy and not self.shutdown.begun:
+        elif checkpoint_due and state.learns and not self.checkpointing.busy and not self.shutdown.begun:
             self.checkpointing.begin()
-        if state.settings.learns:
+        if state.learns:
             self.flow.trainer_reported(report)
-        self.parts.tell(lambda part: part.summarised(report))
+        for part in self.parts.all:
+            part.summarised(report)
         self.reporter.record_report(report)
 
     def _on_message_of_stage(self, message: control.ControlMessage) -> None:
@@ -510,7 +521,8 @@ class Coordinator:
             self.stages.timings.add(COMPUTING, cpu_s - before_s)
             self.checkpointing.check_folder()
             if not self.shutdown.begun:  # then the limits of `shutdown` apply
-                self.checkpointing.check_time(now)
+                if self.checkpointing.busy:
+                    self.checkpointing.check_time(now)
                 self.shutdown.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self.launcher.ends.values()]
             self.reporter.add_statistics({}, queues, MAIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from headrace.pipeline.common.run_parts import RUN_PARTS, wanted_sides
@@ -174,15 +174,16 @@ class RunParts:
 
     Args:
         run: the run.
+
+    Attributes:
+        all: the parts.
     """
 
     def __init__(self, run: Run) -> None:
         self._parts: dict[str, RunPart] = {
             name: part(run) for name, part in wanted_sides(run.plan.config, "main").items()
         }
-
-    def __iter__(self) -> Iterator[RunPart]:
-        return iter(self._parts.values())
+        self.all = tuple(self._parts.values())
 
     def get(self, name: str) -> Any:
         """Return the part with this name; None if the run does not have it."""
@@ -195,19 +196,19 @@ class RunParts:
 
     def receive(self, host: HostHandle, message: Any) -> None:
         """Pass a message to the parts that receive its type."""
-        for part in self:
+        for part in self.all:
             if isinstance(message, part.receives):
                 part.receive(host, message)
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
         """Notify all parts of a learner that has started; return the runners that main needs for it."""
-        return [runner for part in self for runner in await part.learner_started(state, learner)]
+        return [runner for part in self.all for runner in await part.learner_started(state, learner)]
 
-    def tell(self, what: Callable[[RunPart], object]) -> None:
-        """Call a function with each part."""
-        for part in self:
-            what(part)
+    def at_rest(self) -> None:
+        """Notify all parts that all actors of a deterministic run are idle."""
+        for part in self.all:
+            part.at_rest()
 
     def merged(self, take: Callable[[RunPart], Mapping[str, T]]) -> dict[str, T]:
         """Merge the mappings that `take` returns for the parts."""
-        return {name: value for part in self for name, value in take(part).items()}
+        return {name: value for part in self.all for name, value in take(part).items()}

@@ -31,17 +31,17 @@ class RunPlan:
     left: Mapping[str, int] = field(default_factory=dict)
     """Steps of the ML-Agents checkpoints that behaviours resume from, keyed by folder name."""
 
-    @property
+    @cached_property
     def playing(self) -> bool:
         """True if the run only plays policies and neither learns nor saves."""
         return self.config.checkpoint_settings.inference
 
-    @property
+    @cached_property
     def deterministic(self) -> bool:
         """True if the run must be reproducible bit for bit."""
         return self.config.pipeline.deterministic
 
-    @property
+    @cached_property
     def replaces_learners(self) -> bool:
         """True if lost learners restart. False if they run in main, or their input can't resume at an arbitrary point.
 
@@ -97,7 +97,7 @@ class RunPlan:
         if not self.left:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
-        return {name: each.elo for name, each in behaviors if each.elo is not None and file_name(name) in self.left}
+        return {name: one.elo for name, one in behaviors if one.elo is not None and file_name(name) in self.left}
 
     def route(self, behavior: str) -> Route:
         """Return the route for a behaviour's trajectories; recorded trainer input goes straight to the trainer."""

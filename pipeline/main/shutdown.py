@@ -80,7 +80,7 @@ class Shutdown:
     @property
     def learners_ended(self) -> bool:
         """True if the run is ending and no trainer will send another policy."""
-        learners = [name for name, state in self._behaviors.items() if state.settings.learns]
+        learners = [name for name, state in self._behaviors.items() if state.learns]
         return self.begun and all(learner_name(name) in self._running.ended for name in learners)
 
     @property
@@ -93,7 +93,7 @@ class Shutdown:
     def would_save(self) -> bool:
         """True if a clean end would save something: a trainer has been ready, or all behaviours only play."""
         states = [*self._behaviors.values()]  # other threads also use this property
-        learners = [state for state in states if state.settings.learns and not self._playing]
+        learners = [state for state in states if state.learns and not self._playing]
         return any(state.was_ready for state in learners) if learners else bool(states)
 
     async def stop_on(self, stop: asyncio.Event) -> None:

@@ -13,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import FileIO
 from pathlib import Path
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
@@ -55,16 +54,16 @@ class CsvWriter(StatisticsWriter):
         path = self._path(category)
         if category not in self._columns and self._resume:
             self._cut(category, step - 1)
-        known = self._columns.get(category, [])
-        new = [name for name in row if name not in known]
+        written = self._columns.get(category, [])
+        new = [name for name in row if name not in written]
         if new or not path.is_file():
-            columns = list(dict.fromkeys([*_FIRST, *known, *row]))
-            rows = [*(_rows(path) if known and path.is_file() else ()), row]
+            columns = list(dict.fromkeys([*_FIRST, *written, *row]))
+            rows = [*(_rows(path) if written and path.is_file() else ()), row]
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, _table(columns, rows, header=True))
             self._columns[category] = columns
         else:
-            append(path, _table(known, [row], header=False))
+            append(path, _table(written, [row], header=False))
 
     def rewind(self, category: str, step: int) -> None:
         """Remove the rows beyond the step at which the run continues."""
@@ -99,17 +98,13 @@ def _table(columns: Sequence[str], rows: Iterable[Mapping[str, str]], header: bo
     return text.getvalue().encode()
 
 
-def _write_all(file: FileIO, data: bytes) -> None:
-    while data:  # a disk that is filling up may accept part of the data
-        data = data[file.write(data) :]
-
-
 def append(path: Path, data: bytes) -> None:
     """Append to a file. After a disk error, restore the old length, so the file still ends with a complete row."""
     with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)
         try:
-            _write_all(file, data)
+            while data:  # a disk that is filling up may accept part of the data
+                data = data[file.write(data) :]
         except OSError:
             with contextlib.suppress(OSError):  # readers skip an incomplete row
                 file.truncate(end)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.pipeline.control import EpochEnded, PolicyEvaluated
 from headrace.pipeline.reporting.console import (
@@ -31,7 +31,6 @@ from headrace.stages.trainer.report import TrainerReport
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 STEP_COUNTS = "Steps/"
 """Prefix of the statistics that count a stage's agent steps; summaries have rates instead of these statistics."""
 
@@ -150,13 +149,15 @@ class Reporter:
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
     ) -> None:
         """Add a host's statistics and queue counts for a period of `span_s` seconds, measured by the host's clock."""
-        others = self._rates.take(host, statistics.get(PIPELINE, {}), span_s, lambda record: record["sum"])
-        self._collector.merge({**statistics, PIPELINE: others})
-        for counts in queues:
-            key = f"{counts['name']} ({host})"
+        of_pipeline = dict(statistics.get(PIPELINE, {}))
+        counts = {name: of_pipeline.pop(name)["sum"] for name in [*of_pipeline] if name.startswith(STEP_COUNTS)}
+        self._rates.add(host, counts, span_s)
+        self._collector.merge({**statistics, PIPELINE: of_pipeline})
+        for queue in queues:
+            key = f"{queue['name']} ({host})"
             if key not in self._queues:
-                self._queues[key] = _QueueWatch(key, counts)
-            self._queues[key].update(counts)
+                self._queues[key] = _QueueWatch(key, queue)
+            self._queues[key].update(queue)
 
     def record_report(self, report: TrainerReport) -> None:
         """Record a trainer's progress, and write a summary if one is due.
@@ -257,15 +258,22 @@ class Reporter:
         if self._training and behavior.learns:
             self._collector.add(present.name, "Pipeline/Updates", float(present.updates), "last")
         summaries = self._collector.summaries(present.name)
-        behavior.record_summaries(summaries)
-        for watch in self._queues.values():
-            watch.report(self._collector)
-        for name, value in self.shares.numbers().items():
-            self._collector.add(PIPELINE, name, value, "last")
+        shown = {key: getattr(summaries[name], what) for key, name, what in _IN_TABLE if name in summaries}
+        behavior.progress = replace(present, **shown)
+        pipeline = self._collector.summaries(PIPELINE)
         now_s = self._clock()
-        span_s, of_main = now_s - self._summarized_s, self._collector.summaries(PIPELINE)
-        pipeline = self._rates.take("", of_main, span_s, lambda summary: summary.sum) | self._rates.summaries()
+        counts = {name: pipeline.pop(name).sum for name in [*pipeline] if name.startswith(STEP_COUNTS)}
+        self._rates.add("", counts, now_s - self._summarized_s)
         self._summarized_s = now_s
+        values: dict[str, float] = {}
+        for watch in self._queues.values():
+            queue = watch.progress
+            values[f"Queue Depth/{queue.name}"] = float(queue.depth)
+            values[f"Producer Wait/{queue.name}"] = queue.producers_wait
+            values[f"Consumer Wait/{queue.name}"] = queue.consumers_wait
+        values |= self.shares.numbers()
+        values |= {f"Steps per Second/{stage}": rate for stage, rate in self._rates.sums().items()}
+        pipeline |= {name: Summary.single(value) for name, value in values.items()}
         for writer in (*self._writers, *self._console):
             writer.write(present.name, summaries, step)
             writer.write(PIPELINE, pipeline, step)
@@ -281,24 +289,23 @@ class _StageRates:
         self._rates: dict[str, dict[str, float]] = {}
         """Steps per second, keyed by host and then by stage."""
 
-    def take(self, host: str, statistics: Mapping[str, T], span_s: float, total: Callable[[T], float]) -> dict[str, T]:
-        """Store the step counts in a host's statistics, and return the other statistics."""
-        counts = {name: total(each) for name, each in statistics.items() if name.startswith(STEP_COUNTS)}
+    def add(self, host: str, counts: Mapping[str, float], span_s: float) -> None:
+        """Add the steps that a host's stages have counted in a period, keyed by the names of the statistics."""
         steps, seconds = self._counted.get(host, (Counter(), 0.0))
         steps.update(counts)
         self._counted[host] = steps, seconds + span_s
-        return {name: each for name, each in statistics.items() if name not in counts}
 
-    def summaries(self) -> dict[str, Summary]:
+    def sums(self) -> dict[str, float]:
         """Return each stage's rate, summed over all hosts."""
         for host, (steps, seconds) in [*self._counted.items()]:
             if seconds >= 1.0:
                 self._rates[host] = {name.removeprefix(STEP_COUNTS): count / seconds for name, count in steps.items()}
                 del self._counted[host]
         sums: dict[str, float] = {}
-        for stage, rate in (item for rates in self._rates.values() for item in rates.items()):
-            sums[stage] = sums.get(stage, 0.0) + rate
-        return {f"Steps per Second/{stage}": Summary.single(rate) for stage, rate in sums.items()}
+        for rates in self._rates.values():
+            for stage, rate in rates.items():
+                sums[stage] = sums.get(stage, 0.0) + rate
+        return sums
 
     def ended(self, host: str) -> None:
         """Remove a host that has ended."""
@@ -344,10 +351,6 @@ class _BehaviorWatch:
             mean_reward=report.recent_return,
         )
 
-    def record_summaries(self, summaries: Mapping[str, Summary]) -> None:
-        values = {key: getattr(summaries[name], what) for key, name, what in _IN_TABLE if name in summaries}
-        self.progress = replace(self.progress, **values)
-
 
 _IN_TABLE = (
     ("reward_std", REWARD, "std"),
@@ -388,9 +391,3 @@ class _QueueWatch:
         if not 0 <= span < self.SHORTEST_S:  # a restarted host may have another machine's clock
             self._since = counts
         self.progress = replace(self.progress, **changes)
-
-    def report(self, collector: StatisticsCollector) -> None:
-        queue = self.progress
-        collector.add(PIPELINE, f"Queue Depth/{queue.name}", float(queue.depth), "last")
-        collector.add(PIPELINE, f"Producer Wait/{queue.name}", queue.producers_wait, "last")
-        collector.add(PIPELINE, f"Consumer Wait/{queue.name}", queue.consumers_wait, "last")

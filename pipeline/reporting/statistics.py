@@ -12,11 +12,10 @@ import logging
 import math
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
 
@@ -96,79 +95,46 @@ class StatisticsWriter(Protocol):
         return
 
 
+@dataclass(slots=True)
 class _Accumulator:
     """One statistic since the last summary, in constant memory."""
 
-    __slots__ = ("count", "how", "last", "m2", "mean", "total", "values")
+    how: str
+    count: int = 0
+    sum: float = 0.0
+    mean: float = 0.0
+    m2: float = 0.0
+    """Sum of squared deviations from the mean."""
+    last: float = 0.0
+    values: list[float] = field(default_factory=list)
 
-    def __init__(self, how: str) -> None:
-        self.how = how
-        self.count = 0
-        self.total = 0.0
-        self.mean = 0.0
-        self.m2 = 0.0  # sum of squared deviations from the mean
-        self.last = 0.0
-        self.values: list[float] = []
+    def combine(self, count: int, total: float, mean: float, m2: float, last: float) -> None:
+        """Combine the moments with those of other values (Chan, Golub and LeVeque 1979, equations 2.1).
 
-    def add(self, value: float, rng: random.Random) -> None:
-        """Add a value by Welford's update, which avoids the cancellation errors of a sum of squares."""
-        self.count += 1
-        self.total += value
-        delta = value - self.mean
-        self.mean += delta / self.count
-        self.m2 += delta * (value - self.mean)
-        self.last = value
-        if self.how == "histogram":
-            self._keep(value, self.count, rng)
-
-    def extend(self, values: NDArray[np.float64], rng: random.Random) -> None:
-        """Add an array of at least one value."""
-        if self.how == "histogram":
-            for seen, value in enumerate(values.tolist(), self.count + 1):
-                self._keep(value, seen, rng)
-        mean = float(values.mean())
-        m2 = float(np.square(values - mean).sum())
-        self._combine(len(values), float(values.sum()), mean, m2, float(values[-1]))
-
-    def merge(self, record: Mapping[str, Any], rng: random.Random) -> None:
-        """Add the values of another accumulator, given its `plain` data."""
-        if record["count"]:
-            if self.how == "histogram":
-                self.values = _merged_sample(self.values, self.count, record["values"], record["count"], rng)
-            self._combine(record["count"], record["sum"], record["mean"], record["m2"], record["last"])
-
-    def plain(self) -> dict[str, Any]:
-        """Return the accumulator as plain data."""
-        return {
-            "how": self.how,
-            "count": self.count,
-            "sum": self.total,
-            "mean": self.mean,
-            "m2": self.m2,
-            "last": self.last,
-            "values": self.values,
-        }
-
-    def summary(self) -> Summary:
-        std = math.sqrt(self.m2 / self.count)
-        return Summary(self.how, self.mean, self.total, std, self.count, self.last, tuple(self.values))
-
-    def _combine(self, count: int, total: float, mean: float, m2: float, last: float) -> None:
-        """Combine the moments with those of other values (Chan, Golub and LeVeque 1979, equations 2.1)."""
+        Unlike a sum of squares, this avoids cancellation errors.
+        """
         together = self.count + count
         delta = mean - self.mean
         self.m2 += m2 + delta * delta * self.count * count / together
         self.mean += delta * count / together
-        self.total += total
+        self.sum += total
         self.count = together
         self.last = last
 
-    def _keep(self, value: float, seen: int, rng: random.Random) -> None:
-        """Add a value to the reservoir (Vitter 1985, algorithm R): all `seen` values are equally likely to be in it."""
-        if len(self.values) < RESERVOIR_SIZE:
-            self.values.append(value)
-        elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
-            self.values[place] = value
+    def sample(self, values: Iterable[float], rng: random.Random) -> None:
+        """Add values to a histogram's reservoir, before `combine` counts them.
+
+        All values so far are equally likely to be in the reservoir (Vitter 1985, algorithm R).
+        """
+        for seen, value in enumerate(values, self.count + 1):
+            if len(self.values) < RESERVOIR_SIZE:
+                self.values.append(value)
+            elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
+                self.values[place] = value
+
+
+_RECORDED = [item.name for item in fields(_Accumulator)]
+"""What a host's report says about a statistic."""
 
 
 def _merged_sample(
@@ -210,10 +176,12 @@ class StatisticsCollector:
         """
         value = float(value)
         accumulator = self._accumulator(category, name, how)
-        if math.isfinite(value):
-            accumulator.add(value, self._rng)
-        else:
+        if not math.isfinite(value):
             self._warn_not_finite(category, name, value)
+            return
+        if accumulator.how == "histogram":
+            accumulator.sample((value,), self._rng)
+        accumulator.combine(1, value, value, 0.0, value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
         """Report many values of one statistic. An array is used as it is.
@@ -234,14 +202,19 @@ class StatisticsCollector:
             self._warn_not_finite(category, name, float(array[~finite][0]))
             array = array[finite]
         if array.size:
-            accumulator.extend(array, self._rng)
+            if accumulator.how == "histogram":
+                accumulator.sample(array.tolist(), self._rng)
+            mean = float(array.mean())
+            m2 = float(np.square(array - mean).sum())
+            accumulator.combine(len(array), float(array.sum()), mean, m2, float(array[-1]))
 
     def drain(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Return everything collected so far as plain data (numbers, strings, lists, dicts), and start over."""
-        drained = {
-            category: {name: accumulator.plain() for name, accumulator in named.items()}
-            for category, named in self._accumulators.items()
-        }
+        drained: dict[str, dict[str, dict[str, Any]]] = {}
+        for category, named in self._accumulators.items():
+            records = drained[category] = {}
+            for name, accumulator in named.items():
+                records[name] = {field_name: getattr(accumulator, field_name) for field_name in _RECORDED}
         self._accumulators = {}
         return drained
 
@@ -249,12 +222,23 @@ class StatisticsCollector:
         """Add the values that another collector's `drain` returned."""
         for category, named in plain.items():
             for name, record in named.items():
-                self._accumulator(category, name, record["how"]).merge(record, self._rng)
+                accumulator, count = self._accumulator(category, name, record["how"]), record["count"]
+                if not count:
+                    continue
+                if accumulator.how == "histogram":
+                    accumulator.values = _merged_sample(
+                        accumulator.values, accumulator.count, record["values"], count, self._rng
+                    )
+                accumulator.combine(count, record["sum"], record["mean"], record["m2"], record["last"])
 
     def summaries(self, category: str) -> dict[str, Summary]:
         """Return summaries of a category's statistics that have values, and begin a new period for the category."""
-        named = self._accumulators.pop(category, {})
-        return {name: accumulator.summary() for name, accumulator in named.items() if accumulator.count}
+        summaries = {}
+        for name, one in self._accumulators.pop(category, {}).items():
+            if one.count:
+                std = math.sqrt(one.m2 / one.count)
+                summaries[name] = Summary(one.how, one.mean, one.sum, std, one.count, one.last, tuple(one.values))
+        return summaries
 
     def _accumulator(self, category: str, name: str, how: str) -> _Accumulator:
         named = self._accumulators.get(category)

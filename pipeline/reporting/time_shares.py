@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,18 +67,6 @@ class _Host:
     updates: list[int] = field(default_factory=lambda: [0])
     totals: list[dict[str, tuple[float, int]]] = field(default_factory=lambda: [{}])
 
-    def add(self, work: Work, span_s: float) -> None:
-        total = dict(self.totals[-1])
-        for kind, (seconds, count) in work.items():
-            before = total.get(kind, (0.0, 0))
-            total[kind] = before[0] + seconds, before[1] + count
-        self.totals.append(total)
-        self.spans.append(self.spans[-1] + span_s)
-        self.updates.append(total.get(LEARNING, (0.0, 0))[1])
-        if len(self.spans) > MOST_MARKS:
-            for series in (self.spans, self.updates, self.totals):
-                del series[: MOST_MARKS // 2]
-
     def cycles(self) -> tuple[float, float]:
         """Return how many seconds the last complete updates took, and the seconds since then.
 
@@ -102,12 +91,19 @@ class _Host:
         end = bisect_right(self.spans, self.spans[-1] - max(0.0, since_s - silent_s) + _EXACT_S) - 1
         late_s = max(0.0, silent_s - since_s)
         at = max(0, bisect_right(self.spans, self.spans[end] + late_s - window_s + _EXACT_S) - 1)
-        before, now = self.totals[at], self.totals[end]
-        seconds = {kind: total[0] - before.get(kind, (0.0, 0))[0] for kind, total in now.items()}
-        counts = {kind: total[1] - before.get(kind, (0.0, 0))[1] for kind, total in now.items()}
-        kind = f"{WORKING}/{TRAINER}" if self.role == "learner" else STEPPING
-        seconds[kind] = seconds.get(kind, 0.0) + late_s
-        return _Window(self.spans[end] - self.spans[at] + late_s, seconds, counts)
+        window = _Window(self.spans[end] - self.spans[at] + late_s)
+        for kind, (seconds, count) in self.totals[end].items():
+            seconds_before, count_before = self.totals[at].get(kind, (0.0, 0))
+            window.seconds[kind] = seconds - seconds_before
+            window.counts[kind] = count - count_before
+        window.seconds[f"{WORKING}/{TRAINER}" if self.role == "learner" else STEPPING] += late_s
+        for kind, spent_s in window.seconds.items():
+            window.shares[kind] = spent_s / window.span_s if window.span_s > 0 else 0.0
+        for kind, share in window.shares.items():
+            work, _, stage = kind.partition("/")
+            if work == WORKING:
+                window.busy[stage] = max(0.0, share - window.shares.get(f"{BLOCKED}/{stage}", 0.0))
+        return window
 
 
 @dataclass(frozen=True)
@@ -115,18 +111,14 @@ class _Window:
     """A host's work within a time window."""
 
     span_s: float
-    seconds: Mapping[str, float]
-    counts: Mapping[str, int]
-
-    def share(self, kind: str) -> float:
-        return self.seconds.get(kind, 0.0) / self.span_s if self.span_s > 0 else 0.0
-
-    def busy(self, stage: str) -> float:
-        """Return the fraction of the time in which a stage worked rather than waiting for space."""
-        return max(0.0, self.share(f"{WORKING}/{stage}") - self.share(f"{BLOCKED}/{stage}"))
-
-    def stages(self) -> list[str]:
-        return [kind.partition("/")[2] for kind in self.seconds if kind.startswith(f"{WORKING}/")]
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds spent on each kind of work."""
+    counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """How often the work was done, keyed by kind."""
+    shares: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Fraction of the time spent on each kind of work."""
+    busy: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Fraction of the time in which each stage worked rather than waiting for space."""
 
 
 class TimeShares:
@@ -152,7 +144,16 @@ class TimeShares:
             loop: name of the host's event loop; `main` for main's event loop.
         """
         host = self._hosts.setdefault(name, _Host(role, behavior, loop))
-        host.add(work, span_s)
+        total = dict(host.totals[-1])
+        for kind, (seconds, count) in work.items():
+            seconds_before, count_before = total.get(kind, (0.0, 0))
+            total[kind] = seconds_before + seconds, count_before + count
+        host.totals.append(total)
+        host.spans.append(host.spans[-1] + span_s)
+        host.updates.append(total.get(LEARNING, (0.0, 0))[1])
+        if len(host.spans) > MOST_MARKS:
+            for series in (host.spans, host.updates, host.totals):
+                del series[: MOST_MARKS // 2]
         host.reported_s = self._clock()
 
     def ended(self, name: str) -> None:
@@ -176,18 +177,21 @@ class TimeShares:
             window = host.over(window_s, since_s, self._silent_s(host))
             match host.role:
                 case "learner":
-                    numbers[f"{BUSY}/{name}/{TRAINER}"] = window.busy(TRAINER)
-                    loops.setdefault(host.loop, []).append(window.busy(TRAINER))
-                    if recording := window.share(RECORDING):
+                    numbers[f"{BUSY}/{name}/{TRAINER}"] = window.busy[TRAINER]
+                    loops.setdefault(host.loop, []).append(window.busy[TRAINER])
+                    if recording := window.shares[RECORDING]:
                         numbers[f"{BUSY}/{name}/{RECORDER}"] = recording
-                    policies = numbers.get(f"{WAIT}/policies", 0.0)
-                    numbers |= _durations(host.behavior, host.over(*host.cycles()), policies)
+                    whole = host.over(*host.cycles())
+                    if updates := whole.counts[LEARNING]:
+                        collecting_s = max(0.0, 1.0 - numbers.get(f"{WAIT}/policies", 0.0)) * whole.span_s
+                        numbers[f"{DURATION}/update {host.behavior}"] = whole.seconds[LEARNING] / updates
+                        numbers[f"{DURATION}/collecting {host.behavior}"] = collecting_s / updates
                 case "main":
                     numbers |= _of_main(window, [learner.behavior for learner in learners])
                     if all(other.loop != MAIN for other in self._hosts.values() if other is not host):
-                        numbers[f"{BUSY}/{MAIN}"] = min(1.0, window.share(COMPUTING))
+                        numbers[f"{BUSY}/{MAIN}"] = min(1.0, window.shares[COMPUTING])
                 case "inference":
-                    numbers[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.share(ACTING)
+                    numbers[f"{BUSY}/{INFERENCE}/{INFERENCE}"] = window.shares[ACTING]
         busiest = max(loops.values(), key=sum, default=[])
         if len(busiest) > 1 and max(busiest) < ONE_OF_THEM * sum(busiest):  # they keep the loop busy together
             numbers[f"{BUSY}/{LEARNERS}/{TRAINER}"] = min(1.0, sum(busiest))
@@ -198,7 +202,7 @@ class TimeShares:
         cycles = [(host, *host.cycles()) for host in learners if host.updates[-1]]
         if not cycles:
             return False, WINDOW_S, 0.0
-        busiest, cycle_s, since_s = max(cycles, key=lambda each: each[0].over(*each[1:]).busy(TRAINER))
+        busiest, cycle_s, since_s = max(cycles, key=lambda cycle: cycle[0].over(*cycle[1:]).busy[TRAINER])
         since_s += self._silent_s(busiest)
         return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # a longer gap has a different cause
 
@@ -222,47 +226,45 @@ class TimeShares:
 
 
 def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
-    stepping, acting, recording = (window.share(kind) for kind in (STEPPING, ACTING, RECORDING))
-    blocked = max(0.0, window.share(f"{BLOCKED}/actor") - recording)
-    stages = {stage: window.busy(stage) for stage in window.stages() if stage != "actor"}
-    away = sum(window.share(kind) for kind in (RESTING, ASKING, f"{BLOCKED}/actor")) + sum(stages.values())
-    whole = window.share(f"{WORKING}/actor") - away
+    """Return one actor's statistics.
+
+    Args:
+        window: the actor's work.
+        in_main: True if the actor runs in main's event loop.
+    """
+    shares = window.shares
+    stepping, acting, recording = shares[STEPPING], shares[ACTING], shares[RECORDING]
+    blocked = max(0.0, shares[f"{BLOCKED}/actor"] - recording)
+    stages = {stage: share for stage, share in window.busy.items() if stage != "actor"}
+    away = shares[RESTING] + shares[ASKING] + shares[f"{BLOCKED}/actor"] + sum(stages.values())
+    whole = shares[f"{WORKING}/actor"] - away
     busy = stepping + acting if in_main else max(whole, stepping + acting)  # other hosts in main's loop use the rest
     numbers = {
         f"{BUSY}/{ACTORS}": busy,
         f"{BUSY}/{ACTORS}/{ENVIRONMENT}": stepping,
         f"{BUSY}/{ACTORS}/{POLICIES}": acting,
         **{f"{BUSY}/{ACTORS}/{stage}": share for stage, share in stages.items()},
-        f"{WAIT}/policies": window.share(WAITING),
-        f"{WAIT}/decisions": window.share(ASKING),
+        f"{WAIT}/policies": shares[WAITING],
+        f"{WAIT}/decisions": shares[ASKING],
         f"{WAIT}/room": blocked,
-        f"{DURATION}/step": window.seconds.get(STEPPING, 0.0) / max(1, window.counts.get(STEPPING, 0)),
+        f"{DURATION}/step": window.seconds[STEPPING] / max(1, window.counts[STEPPING]),
     }
     if recording:
         numbers[f"{BUSY}/{ACTORS}/{RECORDER}"] = recording
-    names = [kind.partition("/")[2] for kind in window.seconds if kind.startswith(f"{WAITING}/")]
-    return numbers | {f"{WAIT}/policy {name}": window.share(f"{WAITING}/{name}") for name in names}
+    for kind, share in shares.items():
+        if kind.startswith(f"{WAITING}/"):
+            numbers[f"{WAIT}/policy {kind.removeprefix(f'{WAITING}/')}"] = share
+    return numbers
 
 
 def _of_main(window: _Window, behaviors: Sequence[str]) -> dict[str, float]:
     """Sum the shares of main's stages over behaviours; a stage's name may end with its behaviour's name."""
-    numbers = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.share(PUBLISHING)}
-    for stage in window.stages():
+    numbers = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.shares[PUBLISHING]}
+    for stage, share in window.busy.items():
         short = next((stage.removesuffix(f"-{name}") for name in behaviors if stage.endswith(f"-{name}")), stage)
         name = f"{BUSY}/{MAIN}/{short}"
-        numbers[name] = min(1.0, numbers.get(name, 0.0) + window.busy(stage))
+        numbers[name] = min(1.0, numbers.get(name, 0.0) + share)
     return numbers
-
-
-def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
-    """Return the seconds per complete update that are spent learning, and the seconds in which actors do not wait."""
-    updates = whole.counts.get(LEARNING, 0)
-    if not updates:
-        return {}
-    return {
-        f"{DURATION}/update {behavior}": whole.seconds.get(LEARNING, 0.0) / updates,
-        f"{DURATION}/collecting {behavior}": max(0.0, 1.0 - wait) * whole.span_s / updates,
-    }
 
 
 LEAST_BUSY = 0.5
@@ -353,7 +355,7 @@ class _BottleneckFinder:
     def cause(self) -> Bottleneck | None:
         if not self.parts:
             return None
-        (cause, busy), (_, second) = sorted([*self.parts.items(), (("", ""), 0.0)], key=lambda each: -each[1])[:2]
+        (cause, busy), (_, second) = sorted([*self.parts.items(), (("", ""), 0.0)], key=lambda part: -part[1])[:2]
         of_actors = (f"{BUSY}/{ACTORS}", f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
         if max(busy, sum(self.numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # blocked or ending
             return None

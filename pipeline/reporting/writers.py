@@ -131,23 +131,21 @@ class _EventFile:
         make, values = self._proto.Summary.Value, []
         for name, summary in summaries.items():
             values.append(make(tag=name, simple_value=summary.value))
-            if summary.values:
-                values.append(make(tag=f"{name}_hist", histo=self._histogram(summary)))
+            if not summary.values:
+                continue
+            sample = np.asarray(summary.values)
+            counts, edges = np.histogram(sample, bins=HISTOGRAM_BINS)
+            distribution = self._proto.HistogramProto(
+                min=sample.min(),
+                max=sample.max(),
+                num=summary.count,
+                sum=summary.sum,
+                sum_squares=summary.count * (summary.std**2 + summary.mean**2),
+                bucket_limit=edges[1:].tolist(),
+                bucket=(counts * (summary.count / len(sample))).tolist(),  # scaled up to the number of all values
+            )
+            values.append(make(tag=f"{name}_hist", histo=distribution))
         self._add(step=step, summary=self._proto.Summary(value=values))
-
-    def _histogram(self, summary: Summary) -> Any:
-        """Return the distribution, with the sample's counts scaled up to the total number of values."""
-        values = np.asarray(summary.values)
-        counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
-        return self._proto.HistogramProto(
-            min=values.min(),
-            max=values.max(),
-            num=summary.count,
-            sum=summary.sum,
-            sum_squares=summary.count * (summary.std**2 + summary.mean**2),
-            bucket_limit=edges[1:].tolist(),
-            bucket=(counts * (summary.count / len(values))).tolist(),
-        )
 
     def add_text(self, tag: str, text: str, step: int = 0) -> None:
         from tensorboard.compat.proto import tensor_pb2, types_pb2
@@ -326,8 +324,8 @@ def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], 
         make: returns a new id.
     """
     kept = run_folder / f"{service}_run_id.txt"
-    if resume and kept.is_file() and (known := kept.read_text(encoding="utf-8").strip()):
-        return known, True
+    if resume and kept.is_file() and (stored := kept.read_text(encoding="utf-8").strip()):
+        return stored, True
     new = make()
     write_atomic(kept, f"{new}\n".encode())
     return new, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 from headrace.config import RunConfig
@@ -137,6 +137,7 @@ class ActorHost(Host):
             self._parameters_set.set()
         request = EnvironmentRequest(config, plan.seed, plan.replica, plan.folder)
         self._parts: list[ActorPart] = [part(self, request) for part in wanted_sides(config, "actor").values()]
+        self._before_report.extend(part.before_report for part in self._parts)
         make_brains = brain_maker(config, derive_seed(plan.seed, BRAINS, plan.replica), self._of_parts("person"))
         make_policy = make_policy or self._of_parts("make_policy") or policy_maker(config, plan.folder)
         make_mappings = self._of_parts("make_mappings") or PolicyMappings
@@ -145,7 +146,7 @@ class ActorHost(Host):
             self._maker(request),
             mappings,
             plan.replica * AGENT_ID_RANGE,
-            deterministic=lambda name: config.behavior_settings(name).network_settings.deterministic,
+            deterministic=cache(lambda name: config.behavior_settings(name).network_settings.deterministic),
             oracle=self._of_parts("oracle"),
             audience=self._of_parts("audience"),
         )
@@ -181,12 +182,6 @@ class ActorHost(Host):
             return GameRecorder(request, absolute(settings.video), self.plan.run_id, settings.wanted).make
         return partial(make_group, request)
 
-    def report(self) -> None:
-        """Let the parts send their reports, then send the host's own report."""
-        for part in self._parts:
-            part.before_report()
-        super().report()
-
     async def _work(self) -> None:
         stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
         last: Any = LearnedStepsOnly(self._router, self.config)
@@ -199,7 +194,8 @@ class ActorHost(Host):
                 runners = [tasks.create_task(runner) for runner in chain(stages, self.stages, sender, last)]
             if self._tap is not None:
                 sender = self._tap.before(sender)
-            sender = BrainSteps(sender, self._router, self.config)
+            if _has_brains(self.config):
+                sender = BrainSteps(sender, self._router, self.config)
             await self._parameters_set.wait()  # the first episodes need their parameters
             await run_source(self._actor, sender, self.stages.context(ACTOR))
             if runners:
@@ -268,6 +264,12 @@ class ActorHost(Host):
     def _ask(self, number: int, used: Mapping[str, int], wants: Sequence[str], gives_back: Sequence[str]) -> None:
         source, acting = self._actor.source, dict(self._actor.acting)
         self.control.send(CreditRequest(source, number, dict(used), tuple(wants), tuple(gives_back), acting))
+
+
+def _has_brains(config: RunConfig) -> bool:
+    """Return True if brains may decide for any behaviour."""
+    every = [*config.behaviors.values(), *([config.default_settings] if config.default_settings is not None else [])]
+    return any(settings.brain for settings in every)
 
 
 def _restarts(limits: EnvSettings) -> RestartBudget:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -70,6 +70,8 @@ class Host(ABC):
             plan.incarnation,
         )
         self._edges = edges
+        self._before_report: list[Callable[[], None]] = []
+        """Called just before each report."""
         self._ends: dict[str, Receiver[Any] | Sender[Any]] = {}
         self._senders: list[Sender[Any]] = []
 
@@ -120,6 +122,8 @@ class Host(ABC):
     def report(self) -> None:
         """Send the statistics collected since the last report, with the queue counters."""
         put_back()
+        for prepare in self._before_report:
+            prepare()
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
         used = read_usage(os.getpid())
         timings, span_s = self.stages.timings.drain()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 from headrace.config import RunConfig
@@ -229,17 +230,17 @@ class LearnedStepsOnly:
 
     def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
         self._sink = sink
-        self._config = config
+        self._filters = cache(partial(_filters, config))
         self.rows: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
 
     async def put(self, item: Any) -> None:
         """Remove the steps to drop from an item, and forward the rest."""
-        if isinstance(item, TrajectoryBatch):
-            settings = self._config.behavior_settings(item.behavior)
-            if settings.learns and settings.self_play is None:
-                self.rows[item.behavior] += item.num_rows
-                self.left_out[item.behavior] += int(item.lengths[~item.trajectories["learning"]].sum())
+        if isinstance(item, TrajectoryBatch) and self._filters(item.behavior):
+            learned = item.trajectories["learning"]
+            self.rows[item.behavior] += item.num_rows
+            if not learned.all():
+                self.left_out[item.behavior] += int(item.lengths[~learned].sum())
                 await _put_learned(self._sink, item)
                 return
         await self._sink.put(item)
@@ -247,6 +248,12 @@ class LearnedStepsOnly:
     def close(self) -> None:
         """Close the sink."""
         self._sink.close()
+
+
+def _filters(config: RunConfig, behavior: str) -> bool:
+    """Return True if a trainer learns from a behaviour and no ghost stage removes the opponents' steps."""
+    settings = config.behavior_settings(behavior)
+    return settings.learns and settings.self_play is None
 
 
 async def _put_learned(sink: ItemSink[Any], item: TrajectoryBatch) -> None:

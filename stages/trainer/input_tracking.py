@@ -30,35 +30,37 @@ class FinishedEpisodes:
     Args:
         behavior: the behaviour name.
         strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
-        kept_returns: the maximum number of returns kept for the next report.
+        most_kept: the maximum number of returns kept for the next report; 0 if no lesson depends on the behaviour.
         judged: the number of returns that the stop criterion uses; 0 without a criterion.
-        each: called with the ended episodes of each batch, if not None.
+        sink: called with the ended episodes of each batch, if not None.
         reports: whether to report statistics; false for an imitator, whose episodes are reported by its teacher's
             trainer.
 
     Attributes:
         count: the number of episodes so far.
         recent: returns of up to the last 100 episodes, or of `judged` episodes if that is more.
-        parameter_generation: generation of the environment parameters under which the kept returns' episodes began.
+        kept_returns: the newest returns since the last report, all of them from episodes begun under the same
+            environment parameters.
+        parameter_generation: generation of these parameters.
     """
 
     def __init__(
         self,
         behavior: str,
         strength: float,
-        kept_returns: int,
+        most_kept: int,
         reports: bool,
         judged: int = 0,
-        each: EpisodeSink | None = None,
+        sink: EpisodeSink | None = None,
     ) -> None:
         self.count = 0
         self.recent: deque[float] = deque(maxlen=max(RECENT_EPISODES, judged))
         self.parameter_generation = 0
         self._behavior = behavior
         self._strength = strength
-        self._kept: deque[float] = deque(maxlen=kept_returns)
+        self.kept_returns: deque[float] = deque(maxlen=most_kept)
         self._reports = reports
-        self._each = each
+        self._sink = sink
 
     @property
     def recent_return(self) -> float | None:
@@ -74,12 +76,13 @@ class FinishedEpisodes:
         returns = batch.episodes["episode_returns"][learning].tolist()
         lengths = batch.episodes["episode_lengths"][learning].tolist()
         self.count += len(returns)
-        self._keep(returns, batch.episodes.get("episode_parameters"), learning)
+        if self.kept_returns.maxlen:
+            self._keep(returns, batch.episodes.get("episode_parameters"), learning)
         if not self._reports:
             return
         self.recent.extend(returns)
-        if self._each is not None and returns:
-            self._each(self.count, returns, lengths)
+        if self._sink is not None and returns:
+            self._sink(self.count, returns, lengths)
         statistics.extend(self._behavior, "Environment/Cumulative Reward", returns, "histogram")
         statistics.extend(self._behavior, "Environment/Episode Length", lengths, "mean")
         if self._strength:
@@ -90,20 +93,14 @@ class FinishedEpisodes:
             of_groups = batch.episodes["episode_group_returns"][over].tolist()
             statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
 
-    def take_returns(self) -> tuple[float, ...]:
-        """Return the newest returns since the last call, all of them from episodes begun under the same parameters."""
-        returns = tuple(self._kept)
-        self._kept.clear()
-        return returns
-
     def _keep(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
         """Keep the returns of episodes begun under the newest parameters so far; drop all others."""
         begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
         newest = int(begun.max(initial=0))
         if newest > self.parameter_generation:
             self.parameter_generation = newest
-            self._kept.clear()
-        self._kept.extend(
+            self.kept_returns.clear()
+        self.kept_returns.extend(
             value for value, one in zip(returns, begun.tolist(), strict=True) if one == self.parameter_generation
         )
 
@@ -118,19 +115,16 @@ class StopCriterion:
         settings: the behaviour's `stop_when` settings; None to never stop.
 
     Attributes:
+        episodes: the number of returns that the criterion uses; 0 without a criterion.
         met: the reason why the trainer was stopped, as readable text; empty until then.
     """
 
     def __init__(self, settings: StopWhenSettings | None) -> None:
+        self.episodes = 0 if settings is None else settings.over
         self.met = ""
         self._settings = settings
         self._best = -math.inf
         self._best_step = 0
-
-    @property
-    def episodes(self) -> int:
-        """The number of returns that the criterion uses; 0 without a criterion."""
-        return 0 if self._settings is None else self._settings.over
 
     def check(self, step: int, recent: Sequence[float]) -> None:
         """Check the criterion, and set `met` if it is satisfied.
@@ -194,11 +188,6 @@ class ActionHistograms:
         """Number of sampled rows that are not yet reported."""
         self._reported = False
 
-    @property
-    def due(self) -> bool:
-        """True if enough rows are sampled for a report; for a run's first report, one row is enough."""
-        return self._count >= (SAMPLED_PER_UPDATE if self._reported else 1)
-
     def add(self, rows: Columns, count: int) -> None:
         """Sample actions from a batch's rows [count, …]."""
         if self._next < count:
@@ -211,7 +200,9 @@ class ActionHistograms:
         self._next -= count
 
     def report(self, statistics: Statistics, behavior: str) -> None:
-        """Report the sampled actions, and drop them."""
+        """Report the sampled actions, and drop them, if enough are sampled; for a run's first report, one is enough."""
+        if self._count < (SAMPLED_PER_UPDATE if self._reported else 1):
+            return
         heads = {"continuous_actions": self._actions.continuous_heads, "discrete_actions": self._actions.branch_heads}
         for name, taken in self._taken.items():
             if taken:
@@ -262,8 +253,8 @@ class Deliveries:
         if numbers is None or not len(numbers):
             return
         key = batch.behavior_id, batch.source
-        came = self._next.get(key, 0)
-        steps = np.diff(numbers, prepend=came - 1)
+        next_number = self._next.get(key, 0)
+        steps = np.diff(numbers, prepend=next_number - 1)
         wrong = np.flatnonzero(steps != 1 if self._complete else steps < 1)
         if len(wrong):
             expected = int(numbers[wrong[0]] - steps[wrong[0]]) + 1
@@ -286,16 +277,3 @@ class PendingRows:
     credits: int
     version: float | None = None
     """Mean over rows of the policy version that began the row's trajectory; None for rows from before a resume."""
-
-    @classmethod
-    def of(cls, batch: TrajectoryBatch) -> PendingRows:
-        """Make the entry for a batch that was just added."""
-        begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
-        return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
-
-    def use(self, rows: int) -> int:
-        """Remove `rows` rows; return their part of the credits."""
-        share = self.credits * rows // self.rows
-        self.rows -= rows
-        self.credits -= share
-        return share

@@ -63,6 +63,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     Attributes:
         ended_by: the reason, as readable text, why the stage stopped before `max_steps`; empty if it did not.
         late_rows: the number of rows that arrived after the trainer was done.
+        held_rows: flow credits of the rows that were added but not yet learned from.
     """
 
     may_block = True
@@ -103,9 +104,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._unreported_age = False
         self.ended_by = ""
         self.late_rows = 0
+        self.held_rows = 0
         self._criterion = StopCriterion(stop_when)
-        judged, each = self._criterion.episodes, self._port.each_episode
-        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged, each)
+        judged, sink = self._criterion.episodes, self._port.each_episode
+        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged, sink)
         self._unreported_rows = 0
         self._policy: PolicyUpdate | None = None
         self._frames = 0
@@ -133,11 +135,6 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return bool(self.ended_by) or self.step >= self._max_steps
 
     @property
-    def held_rows(self) -> int:
-        """Flow credits of the rows that were added but not yet learned from."""
-        return sum(waiting.credits for waiting in self._unlearned)
-
-    @property
     def recent_return(self) -> float | None:
         """Mean return of up to the last 100 finished episodes; None before the first one."""
         return self._episodes.recent_return
@@ -153,7 +150,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             StageError: if the rows lack a column that the trainer requires.
             DeliveryError: if deliveries are checked, and a trajectory arrives twice.
         """
-        if self._takeover:
+        if self._takeover.wanted:
             yield self._change_trainer()
         if self._take(item):
             while self.trainer.ready():
@@ -166,28 +163,39 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if self._deliveries is not None:
             self._deliveries.check(item)
         self._episodes.add(item, self._context.statistics)
-        self._judge()
+        if self._criterion.episodes:
+            self._judge()
         credits = item.credits
         self._arrived[item.source] = self._arrived.get(item.source, 0) + credits
         if self.done:
             self.late_rows += item.num_rows
             self._give_back(item.source, credits)
             return False
-        item, others = self._takeover.own(item)
-        self._give_back(item.source, others)
-        if item.num_trajectories:  # a batch may contain only episodes or games that have ended
-            if self._columns:
-                require_columns(item, self._columns)
-            with defaults_of(type(self.trainer)):
-                self.trainer.add(item)
-            self._count_frames(item)
-            self._unlearned.append(waiting := PendingRows.of(item))
-            self._unreported_age |= waiting.version is not None and waiting.version < self.version
-            return True
-        return False
+        if not item.num_trajectories:  # a batch may contain only episodes or games that have ended
+            return False
+        if self._takeover.oldest >= 0:
+            item, others = self._takeover.own(item)
+            self._give_back(item.source, others)
+            if not item.num_trajectories:
+                return False
+        if self._columns:
+            require_columns(item, self._columns)
+        with defaults_of(type(self.trainer)):
+            self.trainer.add(item)
+        frames = item.rows.get("env_frames")  # the environment steps that each action lasted
+        self._repeats |= frames is not None
+        self._frames += item.num_rows if frames is None else int(frames.sum())
+        if self._actions is not None:
+            self._actions.add(item.rows, item.num_rows)
+        begun_by = float(item.trajectories["first_version"] @ item.lengths.astype(np.int64)) / item.num_rows
+        self._unlearned.append(PendingRows(item.source, item.num_rows, item.credits, begun_by))
+        self.held_rows += item.credits
+        self._unreported_age |= begun_by < self.version
+        return True
 
     def _judge(self) -> None:
-        if self._criterion.episodes and not self.done:
+        """Stop learning if the stop criterion is met."""
+        if not self.done:
             self._criterion.check(self.step, self._episodes.recent)
             self.end_learning(self._criterion.met)
 
@@ -201,7 +209,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if self.done:
             self._release()
         self._unreported_rows += item.num_rows
-        if self._reports_each or self.done or self._report_due():
+        # Report after an update, and also halfway to the next update unless that is near. Reports are not sent more
+        # often, because each one wakes this host and the main process.
+        unreported, enough = self._unreported_rows, self.trainer.rows_per_update
+        due = unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
+        if due or self._reports_each or self.done:
             self._report()
         elif self._unreported_age and len(self._arrived) > 1:
             self._port.soon(self._report_arrivals)
@@ -209,6 +221,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def _release(self) -> None:
         while self._unlearned:
             waiting = self._unlearned.popleft()
+            self.held_rows -= waiting.credits
             self._give_back(waiting.source, waiting.credits)
 
     def policy(self) -> PolicyUpdate:
@@ -294,13 +307,15 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             weights = current.weights
         self._policy = replace(current, weights=weights, step=int(policy["step"]), version=int(policy["version"]))
         self._unlearned.clear()
-        if state["held_rows"]:
-            self._unlearned.append(PendingRows(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
+        self.held_rows = int(state["held_rows"])
+        if self.held_rows:
+            self._unlearned.append(PendingRows(RESTORED_SOURCE, self.held_rows, self.held_rows))
         self._episodes.recent.extend(float(value) for value in state["recent_returns"])
         self._episodes.count = int(state["episodes"])
         self._frames = int(state["frames"])
         self._criterion.load_state_dict(state["stop_when"])
-        self._judge()
+        if self._criterion.episodes:
+            self._judge()
 
     def _learn(self) -> PolicyUpdate:
         if len(self._arrived) > 1:
@@ -315,24 +330,24 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._threads.took(self._clock() - began, used)
         add = self._context.statistics.add
         add(self._behavior, "Pipeline/Update Experiences", float(used))
-        if (recent := self.recent_return) is not None:
+        if (recent := self._episodes.recent_return) is not None:
             add(self._behavior, "Pipeline/Update Mean Return", recent)
-        self._report_actions()
-        known, age = self._use_up(used, version)
-        if known and not self.trainer.imitates:  # an imitator's rows have its teacher's versions
-            add(self._behavior, "Policy/Lag", age / known)  # waiting rows grow older: docs/decisions/025
+        if self._repeats:
+            add(self._behavior, "Environment/Frames", float(self._frames), "last")
+        if self._actions is not None:
+            self._actions.report(self._context.statistics, self._behavior)
+        rows_with_version, age = self._use_up(used, version)
+        if rows_with_version and not self.trainer.imitates:  # an imitator's rows have its teacher's versions
+            add(self._behavior, "Policy/Lag", age / rows_with_version)  # waiting rows grow older: docs/decisions/025
         self._policy = self._takeover.numbered(policy)
-        self._time_update(began)
-        return self._policy
-
-    def _time_update(self, began: float) -> None:
         before, self._learned_at = self._learned_at, self._clock()
         took = self._learned_at - began
         if before is not None:
             self._collecting_s.append(began - before)
             self._learning_s.append(took)
         self._context.timings.add(LEARNING, took)
-        self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
+        add(self._behavior, "Pipeline/Update Duration", took)
+        return self._policy
 
     def _use_up(self, rows: int, version: int) -> tuple[int, float]:
         """Give back the credits of the oldest `rows` rows, which the update after `version` has used up.
@@ -340,46 +355,27 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         Returns:
             The number of rows whose version is known, and the sum over these rows of the number of updates since then.
         """
-        known, age = 0, 0.0
+        rows_with_version, age = 0, 0.0
         while rows > 0 and self._unlearned:
             waiting = self._unlearned[0]
             used = min(rows, waiting.rows)
+            share = waiting.credits * used // waiting.rows
             rows -= used
-            self._give_back(waiting.source, waiting.use(used))
+            waiting.rows -= used
+            waiting.credits -= share
+            self.held_rows -= share
+            self._give_back(waiting.source, share)
             if waiting.version is not None:
-                known += used
+                rows_with_version += used
                 age += used * (version - waiting.version)
             if not waiting.rows:
                 self._unlearned.popleft()
-        return known, age
+        return rows_with_version, age
 
     def _give_back(self, source: int, amount: int) -> None:
         if amount:  # a report is due, because actors may be waiting for these credits
             self._returned[source] = self._returned.get(source, 0) + amount
             self._unreported_rows = self.trainer.rows_per_update
-
-    def _count_frames(self, batch: TrajectoryBatch) -> None:
-        """Count the environment steps that a batch's actions lasted, and sample its actions for histograms."""
-        frames = batch.rows.get("env_frames")
-        self._repeats |= frames is not None
-        self._frames += batch.num_rows if frames is None else int(frames.sum())
-        if self._actions is not None:
-            self._actions.add(batch.rows, batch.num_rows)
-
-    def _report_actions(self) -> None:
-        statistics = self._context.statistics
-        if self._repeats:
-            statistics.add(self._behavior, "Environment/Frames", float(self._frames), "last")
-        if self._actions is not None and self._actions.due:
-            self._actions.report(statistics, self._behavior)
-
-    def _report_due(self) -> bool:
-        """Return True after an update, and also halfway to the next update unless that is near.
-
-        Reports are not sent more often, because each one wakes this host and the main process.
-        """
-        unreported, enough = self._unreported_rows, self.trainer.rows_per_update
-        return unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
 
     def _report_arrivals(self) -> None:
         """Report if steps by older versions have arrived, because other actors may be waiting for them."""
@@ -390,8 +386,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._unreported_rows = 0
         self._unreported_age = False
         collecting_s, learning_s = tuple(self._collecting_s), tuple(self._learning_s)
+        returns = tuple(self._episodes.kept_returns)
         self._collecting_s.clear()
         self._learning_s.clear()
+        self._episodes.kept_returns.clear()
         self._port.report(
             TrainerReport(
                 behavior=self._behavior,
@@ -399,12 +397,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 version=self.version,
                 done=self.done,
                 ended_by=self.ended_by,
-                recent_return=self.recent_return,
+                recent_return=self._episodes.recent_return,
                 episodes=self._episodes.count,
                 returned=dict(self._returned),
                 held=self.held_rows,
                 arrived=dict(self._arrived),
-                returns=self._episodes.take_returns(),
+                returns=returns,
                 parameter_generation=self._episodes.parameter_generation,
                 collecting_s=collecting_s,
                 learning_s=learning_s,

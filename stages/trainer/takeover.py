@@ -22,23 +22,20 @@ class Takeover:
     Attributes:
         steps: the number of steps that earlier trainers have counted.
         versions: the number of policy versions that earlier trainers have used.
+        wanted: true if a new trainer is due to take over.
+        oldest: version of the current trainer's first policy; steps by older versions belong to a previous trainer. -1
+            if this is the first trainer.
     """
 
     def __init__(self, make: Callable[[], Trainer] | None) -> None:
         self._make = make
-        self._wanted = False
+        self.wanted = False
         self._number = 0
         """Number of the newest request, whether granted or pending."""
         self._weights: NDArray[np.float32] | None = None
-        self._oldest = -1
-        """Version of the current trainer's first policy; steps by older versions belong to a previous trainer. -1 if
-        this is the first trainer."""
+        self.oldest = -1
         self.steps = 0
         self.versions = 0
-
-    def __bool__(self) -> bool:
-        """Return True if a new trainer is due to take over."""
-        return self._wanted
 
     def want(self, number: int, weights: NDArray[np.float32] | None) -> None:
         """Request a new trainer with a new optimizer, normaliser and schedules.
@@ -49,7 +46,7 @@ class Takeover:
             weights: the weights of the new trainer's first policy; None for newly drawn weights.
         """
         if number > self._number:
-            self._number, self._wanted, self._weights = number, True, weights
+            self._number, self.wanted, self._weights = number, True, weights
 
     def next(self, before: Trainer) -> Trainer:
         """Make and return the new trainer that takes over from `before`."""
@@ -57,9 +54,9 @@ class Takeover:
         version, trainer = before.version + self.versions + 1, self._make()
         if self._weights is not None:
             trainer.take_weights(replace(trainer.policy(), weights=self._weights).tensors())
-        self._wanted, self._weights = False, None
+        self.wanted, self._weights = False, None
         self.steps += before.step
-        self.versions, self._oldest = version - trainer.version, version
+        self.versions, self.oldest = version - trainer.version, version
         return trainer
 
     def number_above(self, version: int, present: int) -> bool:
@@ -81,25 +78,22 @@ class Takeover:
 
     def own(self, batch: TrajectoryBatch) -> tuple[TrajectoryBatch, int]:
         """Return the trajectories by the current trainer's policies, and the credits of all other trajectories."""
-        if self._oldest < 0 or not batch.num_trajectories:
-            return batch, 0
-        keep = batch.trajectories["first_version"] >= self._oldest
+        keep = batch.trajectories["first_version"] >= self.oldest
         others = 0 if keep.all() else int(batch.trajectories["credits"][~keep].sum())
         return batch if keep.all() else batch.select(keep), others
 
     def state_dict(self) -> dict[str, Any]:
         """Return the data that the stage must save for this object; empty if no trainer has been replaced."""
         lost = {"lost_updates": self.versions} if self.versions else {}
-        wanted = {"begins_anew": {"weights": self._weights}} if self._wanted else {}
-        known = {"begun_anew": self._number} if self._number else {}
-        return (
-            wanted | known | lost | ({"former_steps": self.steps, "oldest_version": self._oldest} if self.steps else {})
-        )
+        pending = {"begins_anew": {"weights": self._weights}} if self.wanted else {}
+        number = {"begun_anew": self._number} if self._number else {}
+        former = {"former_steps": self.steps, "oldest_version": self.oldest} if self.steps else {}
+        return pending | number | lost | former
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from the stage's state."""
-        self._wanted = "begins_anew" in state
-        self._weights = state["begins_anew"]["weights"] if self._wanted else None
+        self.wanted = "begins_anew" in state
+        self._weights = state["begins_anew"]["weights"] if self.wanted else None
         self.versions = int(state.get("lost_updates", 0))
-        self.steps, self._oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))
+        self.steps, self.oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))
         self._number = int(state.get("begun_anew", 0))

@@ -207,13 +207,13 @@ class AgentTable:
 
     def values_of(self, agents: Numbers, episodes: Numbers) -> NDArray[Any]:
         """Return the values [n, width] of agents in these episodes, as a new array; zeros for unknown agents."""
-        found = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
-        if not len(self):
-            return found
-        at = np.minimum(np.searchsorted(self._agents, agents), len(self) - 1)
-        known = (self._agents[at] == agents) & (self._episodes[at] == episodes)
-        found[known] = self._values[at[known]]
-        return found
+        values = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
+        if not len(self._agents):
+            return values
+        at = np.minimum(np.searchsorted(self._agents, agents), len(self._agents) - 1)
+        kept = (self._agents[at] == agents) & (self._episodes[at] == episodes)
+        values[kept] = self._values[at[kept]]
+        return values
 
     def keep(
         self,
@@ -337,6 +337,8 @@ class RewardScale:
     ) -> None:
         """Update the deviation with the rewards [N] of K consecutive trajectories.
 
+        The moments are combined as in Chan, Golub and LeVeque (1979).
+
         Args:
             rewards: [N] the rewards, unscaled.
             lengths: [K] the number of rows of each trajectory.
@@ -347,16 +349,20 @@ class RewardScale:
             chains: which trajectory continues which, if already known.
         """
         chains = chains or Chains.of(agents, episodes, ended)
-        found, after = np.empty(len(rewards)), self._returns.values_of(agents, episodes)[:, 0]
+        discounted, after = np.empty(len(rewards)), self._returns.values_of(agents, episodes)[:, 0]
         starts = np.cumsum(lengths) - lengths
         for which in chains.rounds:
             before = chains.previous[which]
             returns = np.where(before < 0, after[which], after[before])
-            self._walk(rewards, starts[which], lengths[which], returns, found)
-            after[which] = found[starts[which] + lengths[which] - 1]
+            self._walk(rewards, starts[which], lengths[which], returns, discounted)
+            after[which] = discounted[starts[which] + lengths[which] - 1]
         last = chains.latest
         self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
-        self._include(found)
+        count, mean, variance = len(discounted), float(discounted.mean()), float(discounted.var())
+        total, delta = self._count + count, mean - self._mean
+        squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total
+        self._mean += delta * count / total
+        self._count, self._variance = total, squares / total
 
     def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
         """Return the rewards, of any shape, after scaling and clipping."""
@@ -379,9 +385,9 @@ class RewardScale:
         starts: NDArray[np.integer[Any]],
         lengths: NDArray[np.integer[Any]],
         returns: Floats,
-        found: Floats,
+        discounted: Floats,
     ) -> None:
-        """Compute R for each row of trajectories, in parallel, given R before each trajectory; write R to `found`."""
+        """Compute R for each row of trajectories, in parallel, given R before each; write R to `discounted`."""
         order = np.argsort(-lengths, kind="stable")
         starts, returns = starts[order], returns[order]
         going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")
@@ -389,12 +395,4 @@ class RewardScale:
             rows = starts[:count] + step
             returns[:count] *= self._gamma
             returns[:count] += rewards[rows]
-            found[rows] = returns[:count]
-
-    def _include(self, values: Floats) -> None:
-        """Combine the moments with those of new values, after Chan, Golub and LeVeque (1979)."""
-        count, mean, variance = len(values), float(values.mean()), float(values.var())
-        total, delta = self._count + count, mean - self._mean
-        squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total
-        self._mean += delta * count / total
-        self._count, self._variance = total, squares / total
+            discounted[rows] = returns[:count]

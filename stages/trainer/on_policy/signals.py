@@ -69,12 +69,6 @@ class Signals:
         """True if the signals need each agent's data from its earlier trajectories."""
         return self.sums is not None or self.scale is not None
 
-    def see(self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, chains: Chains | None, update: int) -> None:
-        """Update the reward scale, if there is one, with the environment's rewards [N] for a full buffer."""
-        if self.scale is not None:
-            lengths, agents, episodes = (buffer.trajectories[name] for name in ("lengths", "agent_ids", "episode_ids"))
-            self.scale.see(extrinsic, lengths, agents, episodes, buffer.ended, update, chains)
-
     def observe(self, vectors: NDArray[np.float32]) -> None:
         """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
         for at in self.others:
@@ -96,8 +90,8 @@ class Signals:
         Raises:
             NotFiniteError: if a reward is NaN or infinite.
         """
-        own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
-        rewards: NDArray[np.float64] = own[:, None] * self.strengths
+        scaled = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
+        rewards: NDArray[np.float64] = scaled[:, None] * self.strengths
         if transitions is None:
             return rewards
         block = rows_per_pass(self._context.spec)
@@ -123,7 +117,7 @@ class Signals:
         return learn
 
     def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains, update: int) -> None:
-        """Report the signals' losses, and the sums of rewards over the episodes that ended in the buffer.
+        """Report the losses of all signals except the environment's reward, and their sums over the ended episodes.
 
         Args:
             buffer: the rows that were learned from.
@@ -131,8 +125,7 @@ class Signals:
             chains: which trajectory continues which.
             update: the update's number, ascending.
         """
-        if self.sums is None:
-            return
+        assert self.sums is not None, "called only if there are other signals"
         add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
         for name, losses in self._losses.items():
             add(behavior, name, float(np.mean(losses)))
@@ -176,14 +169,14 @@ class Signals:
         Raises:
             StageError: if the state belongs to different signals or networks; the message names the tensor.
         """
-        found = state["signals"]
-        if set(found) != set(self.names):
+        states = state["signals"]
+        if set(states) != set(self.names):
             raise StageError(
-                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, but the configuration has "
+                f"reward_signals: the saved state was made with {', '.join(sorted(states))}, but the configuration has "
                 f"{', '.join(sorted(self.names))}; a resumed run needs the same signals"
             )
         for signal in self._signals:
-            signal.load_state_dict(found[signal.name])
+            signal.load_state_dict(states[signal.name])
         if self.sums is not None:
             self.sums.load_state_dict(state["sums"])
         if self.scale is not None and (scale := state.get("scale")) is not None:

@@ -97,6 +97,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     """Number of agent steps added so far."""
     version = 0
     """Number of calls to `learn` so far."""
+    rows_per_update = 0
+    """Number of rows that an update learns from: `buffer_size`, or for IMPALA the number of fresh rows."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -109,6 +111,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._random = new_random(context.seed)
         # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
+        self.rows_per_update = self._hyperparameters.rows_per_update
         self._entropies = self._count_entropies()
         """Factor on the mean entropy of continuous actions: their number if entropies are summed, else 1."""
         self._memory = settings.network_settings.memory
@@ -127,11 +130,6 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         unused table."""
 
     @property
-    def rows_per_update(self) -> int:
-        """Number of rows that an update learns from: `buffer_size`, or for IMPALA the number of fresh rows."""
-        return self._hyperparameters.rows_per_update
-
-    @property
     def corrects_age(self) -> bool:
         """True if updates correct for the age of rows: with a decoupled clip or, in IMPALA, with V-trace."""
         h = self._hyperparameters
@@ -141,11 +139,13 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """Add copies of trajectories to the buffer, and update the normalisers."""
         if not batch.num_rows:
             return
-        batch = batch if self.follows_groups else with_group_rewards(batch)
+        if "group_rewards" in batch.rows and not self.follows_groups:
+            batch = with_group_rewards(batch)
         if self._asked_columns:  # check again, because a subclass may have changed its settings
             require_columns(batch, self._asked_columns)
         observations, finals = self._intake.encode(batch, self.step)
-        self._signals.observe(observations.vectors)
+        if self._signals.others:
+            self._signals.observe(observations.vectors)
         self._buffer.append(batch, observations, finals)
         self.step += batch.num_rows
 
@@ -164,11 +164,14 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """
         rows, chains = len(self._buffer), self._buffer.chains() if self._buffer.follows_agents else None
         if self._signals.scale is not None:
-            self._signals.see(self._extrinsic_rewards(), self._buffer, chains, self.version + 1)
+            trajectories, ended = self._buffer.trajectories, self._buffer.ended
+            lengths, agents, episodes = (trajectories[name] for name in ("lengths", "agent_ids", "episode_ids"))
+            rewards = self._extrinsic_rewards()
+            self._signals.scale.see(rewards, lengths, agents, episodes, ended, self.version + 1, chains)
         with self._update.adam.undone_on_failure():
             outcome = self._learn(chains)
         self.version += 1
-        if chains is not None:
+        if chains is not None and self._signals.others:
             self._signals.report(self._buffer, outcome.rewards, chains, self.version)
         self._buffer.clear()
         for name, value in outcome.statistics.items():

@@ -53,7 +53,7 @@ class Made:
             plan=self.plan,
             behaviors=behaviors,
             stages=stages,
-            parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: None),
+            parts=SimpleNamespace(merged=lambda take: {}, all=()),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
             reporter=SimpleNamespace(elapsed_s=0.0, drop_writers=lambda: None, mark=lambda *of_a_curve: None),

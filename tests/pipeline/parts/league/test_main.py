@@ -172,7 +172,7 @@ async def learned_until(world: World, step: int, learner: Takeover) -> bool:
     await until_blocked()
     for reset in world.told[OTHER][before:]:
         learner.want(reset.number, reset.weights)
-    restarts = bool(learner)
+    restarts = learner.wanted
     if restarts:  # as a checkpoint has it after the restart
         learner.load_state_dict({"begun_anew": learner.state_dict()["begun_anew"]})
     return restarts
@@ -193,7 +193,7 @@ async def test_a_learner_follows_the_next_reset_whether_its_state_or_mains_is_th
     else:
         resumed, learner, next_steps = World(tmp_path, world.saved[2]), Takeover(None), (50, 60, 150)
         resumed.part.learner_ready(OTHER)
-        assert not learner
+        assert not learner.wanted
         learner.want(resumed.told[OTHER][0].number, None)
         learner.load_state_dict({"begun_anew": learner.state_dict()["begun_anew"]})
     restarts = [await learned_until(resumed, step, learner) for step in next_steps]
