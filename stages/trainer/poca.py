@@ -29,9 +29,8 @@ from torch.nn.functional import mse_loss
 
 from headrace.config import POCAHyperparameters
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.actor_critic import FlatActor, WithActor, value_heads
-from headrace.stages.policy.network.body import Encoders, Memory
+from headrace.stages.policy.network.body import ActorNetwork, Encoders, Memory
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
 from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, to_device

@@ -20,7 +20,7 @@ from headrace.queues.messages import Array, Columns
 from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.trainer.on_policy.rollout import InputRows
 from headrace.stages.trainer.protocol import Part, Replicas
-from headrace.stages.trainer.replay.replay_store import LazyColumn, ReusedSlots
+from headrace.stages.trainer.replay.replay_memory import LazyColumn, ReusedSlots
 
 # Unrolls are concatenated rows, with fresh ones first. Trajectories are consecutive, and none is longer than an unroll.
 # Without memory, the network evaluates the rows, followed by the final observations, in one pass. With memory, each

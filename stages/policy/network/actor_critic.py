@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import FROM_UNITS, PolicyDesign
-from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, ActorNetwork, without_normalizer
-from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.body import LOGITS_GAIN, MU_GAIN, ActorNetwork, NetworkBody, without_normalizer
 from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import (

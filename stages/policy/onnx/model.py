@@ -21,7 +21,7 @@ from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
 from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import NORMALIZER_MEAN, PolicyDesign
-from headrace.stages.policy.network.actor import ActorNetwork, untrained_actor
+from headrace.stages.policy.network.body import ActorNetwork, untrained_actor
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.onnx import contract
