@@ -208,9 +208,9 @@ class AgentTable:
     def values_of(self, agents: Numbers, episodes: Numbers) -> NDArray[Any]:
         """Return the values [n, width] of agents in these episodes, as a new array; zeros for unknown agents."""
         found = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
-        if not len(self):
+        if not len(self._agents):
             return found
-        at = np.minimum(np.searchsorted(self._agents, agents), len(self) - 1)
+        at = np.minimum(np.searchsorted(self._agents, agents), len(self._agents) - 1)
         known = (self._agents[at] == agents) & (self._episodes[at] == episodes)
         found[known] = self._values[at[known]]
         return found
@@ -352,11 +352,23 @@ class RewardScale:
         for which in chains.rounds:
             before = chains.previous[which]
             returns = np.where(before < 0, after[which], after[before])
-            self._walk(rewards, starts[which], lengths[which], returns, found)
+            # All trajectories of a round in parallel, one step at a time, the longest first.
+            order = np.argsort(-lengths[which], kind="stable")
+            first, returns = starts[which][order], returns[order]
+            going = np.searchsorted(-lengths[which][order], -np.arange(int(lengths[which].max())), side="left")
+            for step, count in enumerate(going.tolist()):
+                returns[:count] *= self._gamma
+                returns[:count] += rewards[first[:count] + step]
+                found[first[:count] + step] = returns[:count]
             after[which] = found[starts[which] + lengths[which] - 1]
         last = chains.latest
         self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
-        self._include(found)
+        # Combine the moments with those of the new values, after Chan, Golub and LeVeque (1979).
+        count, mean, variance = len(found), float(found.mean()), float(found.var())
+        total, delta = self._count + count, mean - self._mean
+        squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total
+        self._mean += delta * count / total
+        self._count, self._variance = total, squares / total
 
     def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
         """Return the rewards, of any shape, after scaling and clipping."""
@@ -372,29 +384,3 @@ class RewardScale:
         """Restore the state from `state_dict()`."""
         self._count, self._mean, self._variance = (float(state[name]) for name in ("count", "mean", "variance"))
         self._returns.load_state_dict(state["returns"])
-
-    def _walk(
-        self,
-        rewards: NDArray[np.floating[Any]],
-        starts: NDArray[np.integer[Any]],
-        lengths: NDArray[np.integer[Any]],
-        returns: Floats,
-        found: Floats,
-    ) -> None:
-        """Compute R for each row of trajectories, in parallel, given R before each trajectory; write R to `found`."""
-        order = np.argsort(-lengths, kind="stable")
-        starts, returns = starts[order], returns[order]
-        going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")
-        for step, count in enumerate(going.tolist()):
-            rows = starts[:count] + step
-            returns[:count] *= self._gamma
-            returns[:count] += rewards[rows]
-            found[rows] = returns[:count]
-
-    def _include(self, values: Floats) -> None:
-        """Combine the moments with those of new values, after Chan, Golub and LeVeque (1979)."""
-        count, mean, variance = len(values), float(values.mean()), float(values.var())
-        total, delta = self._count + count, mean - self._mean
-        squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total
-        self._mean += delta * count / total
-        self._count, self._variance = total, squares / total

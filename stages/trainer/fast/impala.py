@@ -30,9 +30,8 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.trainer.fast.choice import manual_gradients
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers
-from headrace.stages.trainer.impala import ImpalaUpdate
+from headrace.stages.trainer.impala import ImpalaUpdate, Recorded, Unrolls
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.unrolls import Recorded, Unrolls
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
@@ -67,7 +66,7 @@ class ManualImpalaUpdate(ImpalaUpdate):
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `ImpalaUpdate.forward`; the results have no autograd graph."""
-        network, n = self._perceptrons, len(unrolls)
+        network, n = self._perceptrons, len(unrolls.acted)
         with np.errstate(all="ignore"):  # the update detects non-finite values in the losses
             network.forward(unrolls.inputs.vectors)
             self._heads = np.ascontiguousarray(network.heads[:, :n])
@@ -95,7 +94,7 @@ class ManualImpalaUpdate(ImpalaUpdate):
         total: Tensor,
     ) -> None:
         """Write the gradients; see `ImpalaUpdate.backward`. In the equations, advantages are w and targets are G."""
-        network, n, kind = self._perceptrons, len(unrolls), self._heads.dtype
+        network, n, kind = self._perceptrons, len(unrolls.acted), self._heads.dtype
         policy, baseline, of_entropy, policy_cloning, value_cloning = (share * weight for weight in weights)
         of_heads, errors = np.empty_like(self._heads), network.values[:, :n] - targets.T
         with np.errstate(all="ignore"):
