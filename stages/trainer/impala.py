@@ -42,7 +42,6 @@ from headrace.stages.policy.network.layers import (
     split_gaussians,
     to_device,
 )
-from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.on_policy.rollout import InputRows, RolloutBuffer, accumulated, next_values
 from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome
@@ -259,7 +258,7 @@ class ImpalaUpdate(NetworkUpdate):
 
     def __init__(
         self,
-        network: ActorCriticNetwork,
+        network: Any,
         spec: BehaviorSpec,
         hyperparameters: ImpalaHyperparameters,
         gammas: Floats,

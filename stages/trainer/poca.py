@@ -333,7 +333,7 @@ class GroupCritic(nn.Module):
 
 
 class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
-    """Actor and critic with one flat parameter vector; see `headrace.stages.policy.network.protocol.TrainedActor`.
+    """Actor and critic with one flat parameter vector; see `headrace.stages.policy.network.actor_critic.TrainedActor`.
 
     Args:
         design: observations, actions, sizes, memory.

@@ -29,9 +29,8 @@ from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.actor_critic import TrainedActor, make_actor_critic
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores, on_host
-from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
 from headrace.stages.trainer.on_policy.anchor import Anchor
 from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
@@ -535,7 +534,7 @@ def actor_memories(buffer: RolloutBuffer, device: str | torch.device) -> Tensor:
 
 
 def evaluate_rows(
-    network: ActorCriticNetwork,
+    network: Any,
     rows: InputRows,
     finals: InputRows,
     block: int,

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.trainer.fast.choice import manual_gradients
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers
 from headrace.stages.trainer.impala import ImpalaUpdate, Recorded, Unrolls
@@ -53,7 +53,7 @@ class ManualImpalaUpdate(ImpalaUpdate):
 
     def __init__(self, update: ImpalaUpdate) -> None:
         super().__init__(update.network, update.spec, update.settings, update.gammas, update.replicas)
-        network, actions, h = cast("Perceptrons", update.network), update.spec.actions, update.settings
+        network, actions, h = cast("ActorCritic", update.network), update.spec.actions, update.settings
         self._perceptrons = ManualPerceptrons(network, h.batch_size * h.unroll_length)
         self._likelihood = ActionLikelihood(network, actions)
         self._continuous = actions.continuous_size
