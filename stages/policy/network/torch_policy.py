@@ -23,11 +23,12 @@ from headrace.stages.policy.design import (
     check_layout,
     policy_layout,
 )
+from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.network.body import untrained_actor
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
-from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads, first_action_features
+from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads
 from headrace.stages.policy.state_noise import StateNoise, noise_size
 
 
@@ -89,8 +90,7 @@ class TorchPolicy:
         recall: Recall | None = None,
     ) -> Decision:
         """See `ActingPolicy.act`."""
-        if recall is None and self.memory_size:
-            recall = self._nothing_recalled(len(observations[0]))
+        recall = recall or nothing_recalled(self, self._spec.actions, len(observations[0]))
         heads, encoding, memories = self._computed(observations, recall)
         kept = None
         if self._noise is None:
@@ -140,10 +140,6 @@ class TorchPolicy:
             heads: Floats = self._actor.heads(encoding).cpu().numpy()
         check_heads(self._spec.behavior_id, self.version, heads, observations)
         return heads, encoding.cpu().numpy(), None if after is None else after.cpu().numpy()
-
-    def _nothing_recalled(self, count: int) -> Recall:
-        first = first_action_features(self._spec.actions)
-        return Recall(np.zeros((count, self.memory_size), np.float32), np.tile(first, (count, 1)))
 
 
 Normalized = tuple[Array, Floats]

@@ -92,11 +92,7 @@ class ColumnTable:
         self._portions = [0]
 
     def __len__(self) -> int:
-        return self.count
-
-    @property
-    def count(self) -> int:
-        """The number of rows in the first portion."""
+        """Return the number of rows in the first portion."""
         return self._portions[0]
 
     def __getitem__(self, name: str) -> Array:
@@ -227,7 +223,7 @@ class RolloutBuffer:
             self._tables["sequences"] = self.sequences
 
     def __len__(self) -> int:
-        return self.rows.count
+        return len(self.rows)
 
     def append(self, batch: TrajectoryBatch, observations: EncodedObservations, finals: EncodedObservations) -> None:
         """Copy trajectories into the buffer, split at the end of the portion.

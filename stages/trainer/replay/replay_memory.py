@@ -525,14 +525,12 @@ class ObservationStore(ReusedSlots):
 
     def __init__(self, layout: ObservationLayout, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
         super().__init__(capacity)
-        self._layout = layout
         self.columns = [LazyColumn(column, capacity, block_bytes) for column in layout.columns()]
 
     def write(self, slots: Index, observations: EncodedObservations) -> None:
         """Write n observations into n slots."""
-        arrays = self._layout.as_columns(observations)
-        for column in self.columns:
-            column.put(slots, arrays[column.name])
+        for column, array in zip(self.columns, (observations.vectors, *observations.others), strict=True):
+            column.put(slots, array)
 
     def read(self, slots: Index) -> EncodedObservations:
         """Return the observations in n slots, as new arrays."""
