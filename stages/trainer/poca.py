@@ -102,7 +102,7 @@ class POCATrainer(PPOTrainer):
         return POCAUpdate(network, context.spec, self._hyperparameters, context.replicas)
 
     def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
-        buffer, cuts = self._buffer, self._buffer.cuts()
+        buffer, cuts = self._buffer, None if self._memory is None else self._buffer.cuts()
         mates = row_mates(buffer)
         self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
         rewards = self._signals.rewards(self._extrinsic(mates), transitions)

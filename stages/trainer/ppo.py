@@ -458,7 +458,8 @@ class PPOUpdate(NetworkUpdate):
                 heads = heads.index_select(0, batch.real)
             parts.append(self.log_probs_and_entropy(heads, batch)[0])
         of_all = torch.cat(parts)
-        replicas.add_up(of_all)
+        if replicas.size > 1:
+            replicas.add_up(of_all)
         log_probs: NDArray[np.float32] = of_all.cpu().numpy()
         return log_probs
 
