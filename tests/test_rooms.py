@@ -132,7 +132,6 @@ HEAVY_ALLOWED = {
         "stages/trainer/replay/",
         "stages/trainer/rewards/",
         "stages/trainer/sac.py",
-        "stages/trainer/unrolls.py",
     ),
 }
 
@@ -171,7 +170,6 @@ ROOMS = {
         "trainer/ppo",
         "trainer/poca",
         "trainer/replay",
-        "trainer/unrolls",
         "trainer/impala",
         "trainer/sac",
         "trainer/sharded_stage",

@@ -10,7 +10,7 @@ from headrace.config.paths import file_name
 from headrace.queues.errors import StreamError
 from headrace.queues.stream_file import StreamReader
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import Demonstrations, load_recorded
+from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations
 from headrace.stages.trainer.imitation.minari_sets import PREFIX
 from headrace.stages.trainer.imitation.unity_demos import write_unity_demo
 
@@ -83,6 +83,6 @@ def _write_each(source: str, folder: Path, behaviors: list[str]) -> dict[Path, D
 
 
 def _write(source: str, path: Path, behavior: str) -> Demonstrations:
-    demonstrations = load_recorded(source, behavior)
+    demonstrations = load_demonstrations(source, behavior)
     write_unity_demo(path, demonstrations, behavior)
     return demonstrations

@@ -410,11 +410,11 @@ class OnnxExporter:
         """Write a policy next to its `.pt` file and return the path; on failure, log a warning and return None."""
         path, self.refused = exported.with_suffix(SUFFIX), ""
         try:
-            from headrace.stages.policy.onnx.model import onnx_model, remark
+            from headrace.stages.policy.onnx.model import onnx_model, remark_on_order
 
             model = onnx_model(design, policy)
             write_atomic(path, model, files=self._files)
-            if not self._remarked and (text := remark(design.spec)):
+            if not self._remarked and (text := remark_on_order(design.spec)):
                 self._log.warning("%s", text)
             self._remarked = True
         except Exception as error:  # a failed .onnx export must not stop training or lose a checkpoint

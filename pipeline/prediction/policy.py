@@ -109,8 +109,8 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
         raise PredictError(f"{file}: its critic has its own memory, which policy files do not contain")
     import torch
 
-    from headrace.stages.policy.network.actor import encoded_as_seen, normalizer_of, one_thread
     from headrace.stages.policy.network.layers import Inputs
+    from headrace.stages.policy.network.torch_policy import encoded_as_seen, normalizer_of, one_thread
     from headrace.stages.policy.observations import ObservationLayout
 
     layout, normalizer = ObservationLayout(export.design.spec), normalizer_of(export.update.tensors())
@@ -141,7 +141,7 @@ def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs
     """Return SAC's V(s) if learned, else a function for the lower of the most likely action's two Q values."""
     import torch
 
-    from headrace.stages.policy.network.actor import ActorNetwork
+    from headrace.stages.policy.network.body import ActorNetwork
     from headrace.stages.policy.network.flat_parameters import FlatParameters
     from headrace.stages.trainer.sac import Critics
 

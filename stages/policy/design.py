@@ -270,7 +270,7 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]
 MASK_PENALTY = np.float32(-1e8)
 """Added to the logits of forbidden choices. Their probability is then exactly 0, and p·log p is 0 rather than NaN."""
 
-ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
+ACTOR_TENSORS = "headrace.stages.policy.network.body:actor_tensors"
 """Import path of the function that returns the tensors of designs that are not plain, so only those designs import
 torch."""
 

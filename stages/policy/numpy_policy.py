@@ -290,7 +290,7 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
 }
 
 
-TORCH_POLICY = "headrace.stages.policy.network.actor:TorchPolicy"
+TORCH_POLICY = "headrace.stages.policy.network.torch_policy:TorchPolicy"
 """Import path of the policy class for designs that are not plain, so only those designs import torch."""
 
 

@@ -1,7 +1,7 @@
 """The acting policy: the interface between the environment stage and the code that computes actions.
 
-`numpy_policy` (NumPy) and `network.actor` (torch) implement this interface, and so can any other class that loads the
-same flat weights. Acting works on columns: one call per tick, group and policy, never one per agent.
+`numpy_policy` (NumPy) and `network.torch_policy` (torch) implement this interface, and so can any other class that
+loads the same flat weights. Acting works on columns: one call per tick, group and policy, never one per agent.
 """
 
 from __future__ import annotations

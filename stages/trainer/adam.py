@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.network.actor_critic import TrainedActor
 from headrace.stages.policy.network.flat_parameters import write_named
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import Inputs, host_copies
-from headrace.stages.policy.network.protocol import TrainedActor
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 

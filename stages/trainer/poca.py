@@ -29,12 +29,11 @@ from torch.nn.functional import mse_loss
 
 from headrace.config import POCAHyperparameters
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.actor_critic import FlatActor, WithActor, value_heads
-from headrace.stages.policy.network.body import Encoders, Memory
+from headrace.stages.policy.network.body import ActorNetwork, Encoders, Memory
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, to_device
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, on_host, to_device
 from headrace.stages.policy.network.sets import HEADS, residual_attention
 from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
 from headrace.stages.trainer.on_policy.rollout import (
@@ -45,8 +44,7 @@ from headrace.stages.trainer.on_policy.rollout import (
     SequenceCuts,
     gather_others,
 )
-from headrace.stages.trainer.on_policy.signals import BufferTransitions
-from headrace.stages.trainer.on_policy.trainer import Coefficients, PreparedBuffer
+from headrace.stages.trainer.on_policy.trainer import BufferTransitions, Coefficients, PreparedBuffer
 from headrace.stages.trainer.ppo import VALUES, PPOTrainer, PPOUpdate, advantages, clipped_policy_loss
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 from headrace.stages.trainer.trajectories import Chains
@@ -104,14 +102,14 @@ class POCATrainer(PPOTrainer):
         return POCAUpdate(network, context.spec, self._hyperparameters, context.replicas)
 
     def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> PreparedBuffer:
-        buffer, cuts = self._buffer, self._buffer.cuts()
+        buffer, cuts = self._buffer, None if self._memory is None else self._buffer.cuts()
         mates = row_mates(buffer)
         self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
         rewards = self._signals.rewards(self._extrinsic(mates), transitions)
         before = None if cuts is None else buffer.previous_action_features()[0]
         inputs = self._input_rows(buffer.observations(), before)
         actions = torch.from_numpy(buffer.action_features()).to(self.context.device)
-        teams = TeamRows(inputs, actions, mates, np.ones(len(buffer), np.bool_), self._largest)
+        teams = TeamRows(inputs, actions, mates, np.ones(len(mates.present), np.bool_), self._largest)
         values, baselines, over = self._evaluate_teams(teams, cuts, chains, by_turns=not mates.present.any())
         # The λ-returns are G = V + A, where A is the advantage computed by GAE with the same λ.
         lengths = self._buffer.trajectories["lengths"]
@@ -130,7 +128,8 @@ class POCATrainer(PPOTrainer):
         rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
         if not self._buffer.grouped:
             return rewards
-        return rewards + self._buffer.rows["group_rewards"] + mates.sums(rewards)
+        of_mates: NDArray[np.float32] = np.where(mates.present, rewards[mates.numbers], np.float32(0)).sum(1)
+        return rewards + self._buffer.rows["group_rewards"] + of_mates
 
     def _evaluate_teams(
         self, teams: TeamRows, cuts: SequenceCuts | None, chains: Chains | None, by_turns: bool
@@ -162,8 +161,8 @@ class POCATrainer(PPOTrainer):
         or, if the agent has left, one of its teammates.
         """
         inputs = self._input_rows(self._buffer.final_observations())
-        actions = self._spec.actions
-        undecided = torch.zeros(len(left), actions.continuous_size + actions.mask_size, device=inputs.device)
+        actions, device = self._spec.actions, inputs.vectors.device
+        undecided = torch.zeros(len(left), actions.continuous_size + actions.mask_size, device=device)
         present = mates.present & left[mates.numbers]
         if by_turns:
             present &= (present.cumsum(1) == 1) & ~left[:, None]
@@ -179,26 +178,25 @@ class POCATrainer(PPOTrainer):
             return CriticValues(values, self._one_step_values(finals, None)[0]), baselines
         assert chains is not None, "the buffer follows agents with memory"
         initial = torch.from_numpy(self._buffer.kept(self._critic_memories)).to(teams.device)
-        lengths, block = self._buffer.trajectories["lengths"], self._teams_per_pass(teams)
+        lengths, block = self._buffer.trajectories["lengths"], max(1, self._rows_per_pass // teams.width)
         found = evaluate_sequences(self._critic, teams, finals, lengths, cuts, chains, initial, block)
         values, baselines = np.split(found.values, 2, axis=1)
         return replace(found, values=values, final_values=np.split(found.final_values, 2, axis=1)[0]), baselines
 
     def _one_step_values(self, teams: TeamRows, memories: Tensor | None) -> tuple[Floats, Floats]:
         """Return the values and baselines [n, S] of all teams, each evaluated for one step from its memories."""
-        found, block, numbers = [], self._teams_per_pass(teams), np.arange(len(teams))
-        here = self.context.replicas.part(len(teams))
+        replicas, block = self.context.replicas, max(1, self._rows_per_pass // teams.width)
+        found, numbers, here = list[Tensor](), np.arange(len(teams)), replicas.part(len(teams))
         with torch.no_grad():
             for at in range(here.rows.start, here.rows.stop, block):
                 some = slice(at, min(at + block, here.rows.stop))
                 before = None if memories is None else memories[some]
                 found.append(self._critic.evaluate(teams.teams(numbers[some], before))[0])
-        both = self.context.replicas.gathered(torch.cat(found), here, len(teams))
-        values, baselines = np.split(both.cpu().numpy().astype(np.float64), 2, axis=1)
+        both = torch.cat(found)
+        if replicas.size > 1:
+            both = replicas.gathered(both, here, len(teams))
+        values, baselines = np.split(on_host(both), 2, axis=1)
         return values, baselines
-
-    def _teams_per_pass(self, teams: TeamRows) -> int:
-        return max(1, self._rows_per_pass // teams.width)
 
 
 # The update: PPO's losses, and the loss of the counterfactual baseline.
@@ -213,18 +211,18 @@ class POCAUpdate(PPOUpdate):
 
     names = ("policy loss", "value loss", "baseline loss", "entropy")
 
-    def losses(self, batch: GroupMinibatch, coefficients: Coefficients) -> tuple[list[Tensor], Tensor]:
+    def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[list[Tensor], Tensor]:
         """Return policy loss, value loss, baseline loss and entropy, and log-ratios; see `PPOUpdate.losses`."""
-        own = batch.own
-        heads = self.network.heads(own.inputs)
-        values, baselines = self.network.values_and_baselines(batch.teams)
-        if own.real is not None:  # drop padding, so plain means are masked means
-            heads, values, baselines = (each.index_select(0, own.real) for each in (heads, values, baselines))
-        log_probs, entropy = self.log_probs_and_entropy(heads, own)
-        log_ratios = log_probs - own.old_log_probs
-        policy = clipped_policy_loss(log_ratios, own.advantages, coefficients.epsilon)
-        value = mse_loss(values, own.returns)
-        baseline = baseline_loss(baselines, batch.old_baselines, own.returns, coefficients.epsilon)
+        heads = self.network.heads(batch.inputs)
+        values, baselines, _ = self.network.module.critic(batch.teams)
+        if batch.real is not None:  # drop padding, so plain means are masked means
+            heads, values, baselines = (each.index_select(0, batch.real) for each in (heads, values, baselines))
+        log_probs, entropy = self.log_probs_and_entropy(heads, batch)
+        log_ratios = log_probs - batch.old_log_probs
+        policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
+        value = mse_loss(values, batch.returns)
+        assert batch.old_baselines is not None, "`GroupRollout` sets them"
+        baseline = baseline_loss(baselines, batch.old_baselines, batch.returns, coefficients.epsilon)
         return [policy, value, baseline, entropy], log_ratios
 
     def loss_weights(self, coefficients: Coefficients) -> Tensor:
@@ -335,7 +333,7 @@ class GroupCritic(nn.Module):
 
 
 class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
-    """Actor and critic with one flat parameter vector; see `headrace.stages.policy.network.protocol.TrainedActor`.
+    """Actor and critic with one flat parameter vector; see `headrace.stages.policy.network.actor_critic.TrainedActor`.
 
     Args:
         design: observations, actions, sizes, memory.
@@ -354,11 +352,6 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
         """Return the actor's head outputs [B, H]."""
         found: Tensor = self.module.actor(inputs)[0]
         return found
-
-    def values_and_baselines(self, teams: Teams) -> tuple[Tensor, Tensor]:
-        """Return the values [B, S] of the agents' groups, and the counterfactual baselines [B, S]."""
-        values, baselines, _ = self.module.critic(teams)
-        return values, baselines
 
     def evaluate(self, teams: Teams, /) -> tuple[Tensor, Tensor | None]:
         """Return values and baselines, concatenated [B, 2S], and memories [B / L, 2m] after each sequence, if any."""
@@ -385,6 +378,10 @@ class TeamRows:
         mates: the teammates, as indices among the same N.
         own: [N] true if the agent itself is present.
         largest: the number of members of the largest group so far.
+
+    Attributes:
+        device: the device that holds gathered teams.
+        width: the number of members gathered for each team, including absent ones.
     """
 
     def __init__(self, inputs: InputRows, actions: Tensor, mates: Mates, own: NDArray[np.bool_], largest: int) -> None:
@@ -392,29 +389,22 @@ class TeamRows:
         self._actions = actions
         self._members = np.concatenate([np.arange(len(own))[:, None], mates.numbers], axis=1)
         self._present = np.concatenate([own[:, None], mates.present], axis=1)
+        self.device = inputs.vectors.device
+        self.width = self._members.shape[1]
         self._size = (self._present.sum(1, keepdims=True) * (2.0 / largest) - 1.0).astype(np.float32)
 
     def __len__(self) -> int:
         """Return the number of rows, N."""
         return len(self._members)
 
-    @property
-    def device(self) -> torch.device:
-        """The device that holds gathered teams."""
-        return self._inputs.device
-
-    @property
-    def width(self) -> int:
-        """The number of members gathered for each team, including absent ones."""
-        return int(self._members.shape[1])
-
     def teams(self, rows: NDArray[np.int64], memories: Tensor | None = None, length: int = 1) -> Teams:
         """Gather the teams of agents' rows [B], in sequences of `length` that start with memories [B / length, 2m]."""
         # An agent in several teams is encoded once.
         distinct, places = np.unique(self._members[rows], return_inverse=True)
-        device, numbers = self.device, torch.from_numpy(distinct)
+        device, numbers, others = self.device, torch.from_numpy(distinct), tuple[Tensor, ...]()
         there = to_device(numbers, device)
-        others = gather_others(self._inputs.others, numbers, device)
+        if self._inputs.others:
+            others = gather_others(self._inputs.others, numbers, device)
         return Teams(
             Inputs(self._inputs.vectors.index_select(0, there), others),
             self._actions.index_select(0, there),
@@ -430,33 +420,6 @@ class TeamRows:
         return self.teams(rows.reshape(-1), memories, rows.shape[1])
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMinibatch:
-    """R rows to learn from, with their teams."""
-
-    own: Minibatch
-    """The rows for the actor."""
-    teams: Teams
-    """[B, …] the same rows for the critic; B exceeds R if sequences are padded."""
-    old_baselines: Tensor
-    """[R, S] the critic's baselines before the update."""
-
-    @property
-    def rows(self) -> Tensor:
-        """[R] indices of the minibatch's rows in the rollout, on the host."""
-        return self.own.rows
-
-    @property
-    def share(self) -> float:
-        """Weight of means over the minibatch's rows, relative to all replicas' rows."""
-        return self.own.share
-
-    @property
-    def together(self) -> Tensor | None:
-        """[…] indices of all replicas' rows, on the host; None if equal to `rows`."""
-        return self.own.together
-
-
 class GroupRollout:
     """N rows to learn from, with their teams.
 
@@ -466,22 +429,23 @@ class GroupRollout:
         baselines: [N, S] the critic's baselines before the update.
     """
 
-    def __init__(self, rollout: MinibatchSource[Minibatch], teams: TeamRows, baselines: NDArray[np.float64]) -> None:
+    def __init__(self, rollout: MinibatchSource, teams: TeamRows, baselines: NDArray[np.float64]) -> None:
         self._rollout = rollout
         self._teams = teams
         self._baselines = to_device(torch.from_numpy(baselines.astype(np.float32)), teams.device)
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
-    ) -> Iterator[Iterable[GroupMinibatch]]:
+    ) -> Iterator[Iterable[Minibatch]]:
         """Yield, for each epoch, the minibatches of the actor's rollout, each with its teams."""
         for minibatches in self._rollout.epochs(count, batch_size, random, replicas):
             yield map(self._with_teams, minibatches)
 
-    def _with_teams(self, own: Minibatch) -> GroupMinibatch:
+    def _with_teams(self, own: Minibatch) -> Minibatch:
         rows = own.rows if own.padded is None else own.padded
         teams = self._teams.teams(rows.numpy(), own.critic_memories, own.inputs.sequence_length)
-        return GroupMinibatch(own, teams, self._baselines.index_select(0, to_device(own.rows, self._baselines.device)))
+        baselines = self._baselines.index_select(0, to_device(own.rows, self._baselines.device))
+        return replace(own, teams=teams, old_baselines=baselines)
 
 
 # The members of a group at one moment, found by sorting. A moment is a tick of one actor. Teammates are members of the
@@ -500,11 +464,6 @@ class Mates:
     """[n, M] indices of each member's teammates, padded with the member's own index if it has fewer than M."""
     present: NDArray[np.bool_]
     """[n, M] true where the teammate exists."""
-
-    def sums(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Sum values [n] over each member's teammates; return the sums [n]."""
-        found: NDArray[np.float32] = np.where(self.present, values[self.numbers], np.float32(0)).sum(1)
-        return found
 
 
 def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: NDArray[np.int64]) -> Mates:
@@ -539,8 +498,8 @@ def row_mates(buffer: RolloutBuffer) -> Mates:
     """Find each row's teammates at the same moment. A teammate whose row is not in the buffer counts as absent."""
     if not buffer.grouped:
         return _none(len(buffer.rows))
-    lengths = buffer.trajectories["lengths"]
-    sources, group_ids = (buffer.trajectories[name].repeat(lengths) for name in ("sources", "group_ids"))
+    trajectories, lengths = buffer.trajectories, buffer.trajectories["lengths"]
+    sources, group_ids = trajectories["sources"].repeat(lengths), trajectories["group_ids"].repeat(lengths)
     return mates_of(sources, group_ids, buffer.rows["ticks"])
 
 

@@ -29,9 +29,8 @@ from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.actor_critic import TrainedActor, make_actor_critic
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores, on_host
-from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
 from headrace.stages.trainer.on_policy.anchor import Anchor
 from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
@@ -43,9 +42,16 @@ from headrace.stages.trainer.on_policy.rollout import (
     RolloutBuffer,
     SequenceCuts,
     SequenceRollout,
+    accumulated,
+    next_values,
 )
-from headrace.stages.trainer.on_policy.signals import BufferTransitions
-from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome, PreparedBuffer
+from headrace.stages.trainer.on_policy.trainer import (
+    BufferTransitions,
+    Coefficients,
+    OnPolicyTrainer,
+    Outcome,
+    PreparedBuffer,
+)
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 from headrace.stages.trainer.trajectories import AgentTable, Chains
 
@@ -282,7 +288,7 @@ class PPOUpdate(NetworkUpdate):
 
     def run(
         self,
-        rollout: MinibatchSource[Any],
+        rollout: MinibatchSource,
         coefficients: Coefficients,
         random: np.random.Generator,
         step: int,
@@ -452,7 +458,8 @@ class PPOUpdate(NetworkUpdate):
                 heads = heads.index_select(0, batch.real)
             parts.append(self.log_probs_and_entropy(heads, batch)[0])
         of_all = torch.cat(parts)
-        replicas.add_up(of_all)
+        if replicas.size > 1:
+            replicas.add_up(of_all)
         log_probs: NDArray[np.float32] = of_all.cpu().numpy()
         return log_probs
 
@@ -528,7 +535,7 @@ def actor_memories(buffer: RolloutBuffer, device: str | torch.device) -> Tensor:
 
 
 def evaluate_rows(
-    network: ActorCriticNetwork,
+    network: Any,
     rows: InputRows,
     finals: InputRows,
     block: int,
@@ -604,30 +611,6 @@ def advantages(
     """
     values_tp1 = next_values(values_t, final_values, lengths, valueless)
     return accumulated(rewards + gammas * values_tp1 - values_t, gammas * lambd, lengths)
-
-
-def next_values(
-    values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
-) -> Floats:
-    """Return the value [N, S] after each row: the next row's value, the final value, or 0 if that is `valueless`."""
-    values_tp1 = np.empty_like(values_t)
-    values_tp1[:-1] = values_t[1:]
-    values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
-    return values_tp1
-
-
-def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
-    """Return x_t = term_t + decay_t x_{t+1} within each trajectory, from terms [N, S] and decays [N, S] or [S]."""
-    # One pass per distance from the trajectories' ends, over all trajectories that are long enough: the longest come
-    # first, so they are a prefix.
-    order = np.argsort(-lengths, kind="stable")
-    last = (np.cumsum(lengths) - 1)[order]
-    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] how many trajectories have at least 1, 2, … rows
-    decays, sums = np.broadcast_to(decay, terms.shape), terms.copy()
-    for distance, count in enumerate(counts[1:].tolist(), 1):
-        rows = last[:count] - distance
-        sums[rows] += decays[rows] * sums[rows + 1]
-    return sums
 
 
 def normalized(values: Floats) -> Floats:

@@ -35,13 +35,12 @@ from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.design import PolicyDesign, policy_layout
-from headrace.stages.policy.network.actor import ActorNetwork
-from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.body import ActorNetwork, NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import Intake, Transitions, policy_design, with_group_rewards
+from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
 from headrace.stages.trainer.pacing import rows_per_update
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
@@ -62,7 +61,6 @@ from headrace.stages.trainer.replay.minibatch import (
     MinibatchMaker,
     ReplayMinibatch,
     UpdateMeasures,
-    measures_of_all,
     part_of,
     statistics_of,
 )
@@ -125,13 +123,12 @@ class SACTrainer(Trainer):
         """The signals that learn, which are those that override `learn`."""
         self._observing = [signal for signal in self._signals if not isinstance(signal, Extrinsic)]
         """The signals that may have a normaliser."""
+        self._signal_names = [signal.name for signal in self._signals]
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
         self._ends = torch.tensor(ends, device=context.device)
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._learned = count()  # counts the calls to `learn` that make updates
-        self._parts: list[tuple[ReplicaSlice, int]] = []
-        """For each minibatch since the last report, this replica's part of its rows, and the number of rows."""
 
     @property
     def rows_per_update(self) -> int:
@@ -291,7 +288,7 @@ class SACTrainer(Trainer):
     def _learn_all(self) -> None:
         if self._is_due(self._pace.of_policy):
             self._learn_policy()
-        while self._is_due(self._pace.of_signals):
+        while self._learning and self._is_due(self._pace.of_signals):
             self._learn_signals()
             self._pace.of_signals.count()
 
@@ -304,8 +301,7 @@ class SACTrainer(Trainer):
         return due - self.replay.ready
 
     def _is_due(self, ratio: UpdateRatio) -> bool:
-        samples = ratio is self._pace.of_policy or bool(self._learning)
-        if self.replay is not None and samples and not self.replay.ready:
+        if self.replay is not None and not self.replay.ready:
             return False
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.is_due(ratio)
 
@@ -313,77 +309,86 @@ class SACTrainer(Trainer):
         before = self._update.snapshot()
         h, steps = self._hyperparameters, self.context.settings.max_steps
         learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
-        made: list[UpdateMeasures] = []
-        norms: list[float] = []
-        self._parts.clear()
-        cloned: list[Mapping[str, float]] = []
+        found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
+        norms, cloned = list[float](), list[Mapping[str, float]]()
         while self._is_due(self._pace.of_policy):
-            made.append(self._learn_minibatch(learning_rate))
-            if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
+            measures, part = self._learn_minibatch(learning_rate)
+            found.append(measures)
+            losses.append(measures.losses)
+            parts.append(part)
+            if len(found) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
                 norms = self._update.gradient_norms()  # measured now, because cloning overwrites the gradients
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self.step))
             self._pace.of_policy.count()
-        table = torch.stack([measures.losses for measures in made]).cpu().numpy()
+        table = torch.stack(losses).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
             self._update.restore(before)
             words = not_finite(LOSSES, table, "learning_rate")
             raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {words}")
-        self._report(table, measures_of_all(made, self.context.replicas, self._parts), learning_rate, norms)
-        for found in cloned:
-            self._report_all(found)
+        statistics = {"Policy/Learning Rate": learning_rate}
+        for name, mean in zip(LOSSES, table.mean(axis=0).tolist(), strict=True):
+            statistics[f"Losses/{name}"] = mean
+        # Report both coefficients, as in ML-Agents; without actions of its kind, a coefficient is 0.
+        discrete = self._update.coefficients.module.logs.detach().exp().tolist()
+        continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
+        statistics["Policy/Continuous Entropy Coeff"] = continuous
+        statistics["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
+        self._report(statistics | statistics_of(found, norms, self._signal_names, self.context.replicas, parts))
+        for of_cloning in cloned:
+            self._report(of_cloning)
 
-    def _learn_minibatch(self, learning_rate: float) -> UpdateMeasures:
-        replayed = self._sample()
-        rows = len(replayed.columns["rewards"])
-        noise = self._random.standard_normal(
-            (rows * self._update.draws, self.context.spec.actions.continuous_size), np.float32
-        )
+    def _learn_minibatch(self, learning_rate: float) -> tuple[UpdateMeasures, tuple[ReplicaSlice, int]]:
+        """Take a gradient step; return its measurements, this replica's part of the rows, and the number of rows."""
+        replayed, update, device = self._sample(), self._update, self.context.device
+        rows, width = len(replayed.columns["rewards"]), self.context.spec.actions.continuous_size
+        noise = self._random.standard_normal((rows * update.draws, width), np.float32)
         share, here = 1.0, ReplicaSlice(slice(0, rows), 1.0)
         if self.context.replicas.size > 1:
             replayed, here, share = part_of(replayed, rows, self.context.replicas)
-            draws, width = self._update.draws, noise.shape[1]  # the width is 0 if actions are discrete
-            noise = noise.reshape(draws, rows, width)[:, here.rows].reshape(draws * here.size, width)
+            noise = noise.reshape(update.draws, rows, width)[:, here.rows].reshape(update.draws * here.size, width)
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
-        rewards = np.stack([self._rewards(signal, replayed, transitions) for signal in self._signals], axis=1)
-        discounts = self._gammas * (1.0 - transitions.terminated[:, None] * self._ends)
-        device = self.context.device
-        self._parts.append((here, rows))
-        return self._update.step(
+        rewards = list[NDArray[np.float32]]()
+        for signal in self._signals:
+            if type(signal) is Extrinsic:
+                # These rewards are finite, and on the host; reading them from a GPU would wait for its last step.
+                of_signal = replayed.columns["rewards"]
+                if self._scale is not None:
+                    of_signal = self._scale.apply(of_signal).astype(np.float32)
+            else:
+                of_signal = signal.rewards(transitions)
+            rewards.append(of_signal * np.float32(signal.strength))
+        measures = update.step(
             batch,
-            to_device(torch.from_numpy(rewards), device),
-            discounts,
+            to_device(torch.from_numpy(np.stack(rewards, axis=1)), device),
+            # If the episode was only cut short, s' is the real next observation, and its value counts.
+            self._gammas * (1.0 - transitions.terminated[:, None] * self._ends),
             to_device(torch.from_numpy(noise), device),
             learning_rate,
             share,
         )
-
-    def _rewards(self, signal: RewardSignal, replayed: ReplayedRows, transitions: Transitions) -> NDArray[np.float32]:
-        # The environment's rewards are finite, and on the host; reading them from a GPU would wait for its last step.
-        own = type(signal) is Extrinsic
-        rewards: NDArray[np.float32] = replayed.columns["rewards"] if own else signal.rewards(transitions)
-        if own and self._scale is not None:
-            rewards = self._scale.apply(rewards).astype(np.float32)
-        return rewards * np.float32(signal.strength)
+        return measures, (here, rows)
 
     def _learn_signals(self) -> None:
         """Make one update of the reward signals' networks, all of them on the same rows."""
-        if not self._learning:
-            return
         replayed = self._sample()
         transitions = self._maker.transitions(replayed)
         if replayed.sequences is not None:
             mask = torch.from_numpy(replayed.sequences.mask).to(self.context.device)
             transitions = transitions.rows(mask)
         for signal in self._learning:
-            self._report_all(signal.learn(transitions))
+            self._report(signal.learn(transitions))
 
     def _sample(self) -> ReplayedRows:
         memory = self._memory
         sequences = isinstance(memory, ReplayMemory) and memory.sequence_length
         sample = memory.sample_sequences if isinstance(memory, ReplayMemory) and sequences else memory.sample
         return sample(self._hyperparameters.batch_size, self._random)
+
+    def _report(self, statistics: Mapping[str, float]) -> None:
+        for name, value in statistics.items():
+            self.context.statistics.add(self.context.behavior, name, value)
 
     def _replay_path(self, folder: Path) -> Path:  # a checkpoint's folder holds the files of all behaviours
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
@@ -397,21 +402,6 @@ class SACTrainer(Trainer):
         if (self._cloning is None) != (state["cloning"] is None):
             now, then = ("off", "on") if self._cloning is None else ("on", "off")
             raise StageError(f"behavioral_cloning is {now}, but the saved state was made with it {then}")
-
-    def _report(
-        self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
-    ) -> None:
-        """Report statistics of the updates, with the norms of the actor's and the critics' gradients if measured."""
-        found = {"Policy/Learning Rate": learning_rate}
-        # Report both coefficients, as in ML-Agents; without actions of its kind, a coefficient is 0.
-        discrete = self._update.coefficients.module.logs.detach().exp().tolist()
-        found["Policy/Continuous Entropy Coeff"] = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
-        found["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
-        self._report_all(found | statistics_of(losses, norms, measures, [signal.name for signal in self._signals]))
-
-    def _report_all(self, found: Mapping[str, float]) -> None:
-        for name, value in found.items():
-            self.context.statistics.add(self.context.behavior, name, value)
 
 
 DISCRETE_TARGET = 0.2
@@ -507,6 +497,10 @@ class SACUpdate:
         self._actor_parameters = list(self.actor.parameters.values())
         self._critic_parameters = list(self.critics.parameters.values())
         self.learns_coefficients = hyperparameters.entropy_coefficient == "auto"
+        self._moving = [self._adams["actor"], self._adams["critics"]]
+        if self.learns_coefficients:
+            self._moving.append(self._adams["coefficients"])
+        """The optimizers that take steps: those of actor, critics and, unless fixed, entropy coefficients."""
         actions = design.spec.actions
         self._continuous = actions.continuous_size
         self._gaussian_heads = design.head_size - actions.mask_size
@@ -533,7 +527,7 @@ class SACUpdate:
         Args:
             batch: B rows.
             rewards: [B, S] scaled rewards.
-            discounts: [B, S] discounts; see `q_target`.
+            discounts: [B, S] γ of each signal; 0 if the episode terminated and the signal ends with it.
             noise: [draws B, C] standard normal noise for drawing actions; the part for the next observations comes
                 last.
             learning_rate: the learning rate of all optimizers.
@@ -556,50 +550,105 @@ class SACUpdate:
     ) -> UpdateMeasures:
         """Take a gradient step; with `target_update_interval` of 1, it includes the move of the targets."""
         measures = self.find_gradients(batch, rewards, discounts, noise)
-        self._move(measures.losses, share, learning_rate)
+        if self.replicas.size > 1:
+            of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, measures.losses]
+            for tensor in of_all:
+                tensor.mul_(share)
+            self.replicas.add_up(*of_all)
+        for adam in self._moving:
+            adam.step(learning_rate)
+        if self.settings.target_update_interval == 1:
+            self.follow()
         return measures
 
     def find_gradients(
         self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
     ) -> UpdateMeasures:
-        """Set the gradients of all networks; the arguments are those of `step`."""
-        critics, inputs = self.critics.module, batch.critic_inputs
+        """Set the gradients of all networks; the arguments are those of `step`.
+
+        Each loss is propagated back immediately, while the networks' results are still in the processor's cache.
+        """
+        critics, inputs, mask, rows = self.critics.module, batch.critic_inputs, batch.mask, len(rewards)
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
-        # Each loss is propagated back immediately, while the networks' results are still in the processor's cache;
-        # weights change once all gradients are computed.
-        rows = len(rewards)
-        soft, negentropies = self._soft_values(batch, noise[:rows])
-        losses = [self._back(policy_loss(soft, batch.mask), self._actor_parameters)]
-        targets = q_target(rewards, discounts, self._next_values(batch.target_inputs, noise[rows:]))
-        taken = []
+        # The policy maximises the soft value of its actions.
+        drawn = self._draw(batch.actor_inputs, noise[:rows], batch.penalties)
+        soft, negentropies = self._soft_values(critics, inputs, *drawn), drawn[2]
+        policy_loss = -masked_mean(soft, mask)
+        torch.autograd.backward(policy_loss, inputs=self._actor_parameters)
+        losses = [policy_loss.detach()]
+        # Both Qs learn the soft Bellman backup r + γ·V(s') of the actions taken.
+        with torch.no_grad():
+            targets = torch.addcmul(rewards, discounts, self._next_values(batch.target_inputs, noise[rows:]))
+        taken = list[Tensor]()
         for network in (critics.q1, critics.q2):
             q = taken_values(network(inputs, batch.continuous), batch.choices)
-            losses.append(self._back(half_squared_error(q, targets, batch.mask), self._critic_parameters))
+            q_loss = half_squared_error(q, targets, mask)
+            torch.autograd.backward(q_loss, inputs=self._critic_parameters)
+            losses.append(q_loss.detach())
             taken.append(q.detach())
+        # V learns the soft value of the policy's actions, unless target networks of Q stand in for V.
         if self._asks_policy:
             values = soft
             losses.append((losses[1] + losses[2]) / 2)
         else:
             values = critics.value(inputs)
-            losses.append(self._back(half_squared_error(values, soft.detach(), batch.mask), self._critic_parameters))
+            value_loss = half_squared_error(values, soft.detach(), mask)
+            torch.autograd.backward(value_loss, inputs=self._critic_parameters)
+            losses.append(value_loss.detach())
         if self.learns_coefficients:
-            gradients = coefficient_gradients(negentropies, self._entropy_targets(batch), batch.mask)
-            self.coefficients.gradients.copy_(gradients)
+            entropy_targets = self.target_entropies if batch.allowed is None else self._masked_entropies(batch.allowed)
+            self.coefficients.gradients.copy_(coefficient_gradients(negentropies, entropy_targets, mask))
         q1, q2 = taken
-        return UpdateMeasures(torch.stack(losses), q1, q2, targets, values.detach(), negentropies.detach(), batch.mask)
+        return UpdateMeasures(torch.stack(losses), q1, q2, targets, values.detach(), negentropies.detach(), mask)
 
-    def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
-        """Combine gradients and mean losses [4] over all replicas, then change all weights by the gradients."""
-        if self.replicas.size > 1:
-            of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, means]
-            for tensor in of_all:
-                tensor.mul_(share)
-            self.replicas.add_up(*of_all)
-        for adam in self.moving:
-            adam.step(learning_rate)
-        if self.settings.target_update_interval == 1:
-            self.follow()
+    def _draw(
+        self, inputs: Inputs, noise: Tensor, penalties: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return continuous actions [B, C], the choices' probabilities [B, A], and negative entropies [B, G]."""
+        heads: Tensor = self.actor.module(inputs)[0]
+        actions, probabilities, negentropies = heads[:, :0], None, list[Tensor]()
+        if c := self._continuous:
+            actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
+            negentropies.append(log_probs.sum(dim=1, keepdim=True))
+        if self._branches:
+            logits = heads[:, self._gaussian_heads :]
+            if penalties is not None:
+                logits = logits + penalties
+            parts = [torch.log_softmax(branch, dim=1) for branch in torch.split(logits, self._branches, dim=1)]
+            shares = [part.exp() for part in parts]
+            probabilities = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
+            # A forbidden choice has a probability of exactly 0 and a logarithm of about -1e8, so their product is 0.
+            negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
+        return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
+
+    def _soft_values(
+        self, critics: Critics, inputs: Inputs, actions: Tensor, probabilities: Tensor | None, negentropies: Tensor
+    ) -> Tensor:
+        """Return the soft values [B, S] of actions that `_draw` returned.
+
+        The policy maximises the smaller of the two Qs, which V also learns. In ML-Agents, it maximises the first Q.
+        """
+        first = expected_values(critics.q1(inputs, actions), probabilities, len(self._branches))
+        second = expected_values(critics.q2(inputs, actions), probabilities, len(self._branches))
+        coefficients = self.coefficients.module.logs.detach().exp()
+        return soft_values(torch.minimum(first, second), negentropies, coefficients, self._weights)
+
+    def _next_values(self, inputs: Inputs, noise: Tensor) -> Tensor:
+        """Return the target networks' soft values [B, S] of the next observations."""
+        if self._asks_policy:
+            return self._soft_values(self.target.module, inputs, *self._draw(inputs, noise))
+        values: Tensor = self.target.module(inputs)
+        if inputs.memories is None:
+            return values
+        return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
+
+    def _masked_entropies(self, allowed: Tensor) -> Tensor:
+        """Return target entropies [B, G], because masks leave fewer choices [B, K] in some states than in others."""
+        discrete = DISCRETE_TARGET * allowed.log()
+        if not self._continuous:
+            return discrete
+        return torch.cat((self.target_entropies[:1].expand(len(discrete), 1), discrete), dim=1)
 
     def follow(self) -> None:
         """Move the targets by `tau`. Each step does this, unless `target_update_interval` is above 1."""
@@ -610,21 +659,18 @@ class SACUpdate:
         """Number of gradient steps taken so far."""
         return self._adams["critics"].steps
 
-    @property
-    def moving(self) -> list[Adam]:
-        """The optimizers that take steps: those of actor, critics and, unless fixed, entropy coefficients."""
-        return [adam for name, adam in self._adams.items() if name != "coefficients" or self.learns_coefficients]
-
     def gradient_norms(self) -> list[float]:
         """Return the norms of the last gradients of actor and critics."""
         return [float(torch.linalg.vector_norm(flat.gradients)) for flat in (self.actor, self.critics)]
 
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of weights and optimizers, for use with `restore`."""
-        return {
-            "values": {name: flat.values.clone() for name, flat in self._groups.items()},
-            "adams": {name: adam.snapshot() for name, adam in self._adams.items()},
-        }
+        values, adams = dict[str, Tensor](), dict[str, Any]()
+        for name, flat in self._groups.items():
+            values[name] = flat.values.clone()
+        for name, adam in self._adams.items():
+            adams[name] = adam.snapshot()
+        return {"values": values, "adams": adams}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Restore weights and optimizers from a snapshot."""
@@ -637,8 +683,10 @@ class SACUpdate:
         """Return True if all weights are finite."""
         # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and is fast to
         # compute.
-        sums = torch.stack([flat.values.sum() for flat in self._groups.values()])
-        return bool(torch.isfinite(sums).all())
+        sums = list[Tensor]()
+        for flat in self._groups.values():
+            sums.append(flat.values.sum())
+        return bool(torch.isfinite(torch.stack(sums)).all())
 
     def parameter_counts(self) -> dict[str, int]:
         """Return the number of parameters of each network."""
@@ -676,71 +724,6 @@ class SACUpdate:
         self.load_weights(state["weights"])
         for name, adam in self._adams.items():
             adam.load_state_dict(self._groups[name].named_views, state["optimizers"][name], f"optimizer {name}")
-
-    @torch.no_grad()
-    def _next_values(self, inputs: Inputs, noise: Tensor) -> Tensor:
-        """Return the target networks' soft values [B, S] of the next observations."""
-        if self._asks_policy:
-            actions, probabilities, negentropies = self._draw(self._heads(inputs), noise)
-            target = self.target.module
-            return self._valued(target.q1(inputs, actions), target.q2(inputs, actions), probabilities, negentropies)
-        values: Tensor = self.target.module(inputs)
-        if inputs.memories is None:
-            return values
-        return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
-
-    def _soft_values(self, batch: ReplayMinibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the current policy's soft values [B, S], with gradients to the actor, and negentropies [B, G]."""
-        actions, probabilities, negentropies = self._draw(self._heads(batch.actor_inputs), noise, batch.penalties)
-        critics = self.critics.module
-        first, second = (q(batch.critic_inputs, actions) for q in (critics.q1, critics.q2))
-        return self._valued(first, second, probabilities, negentropies), negentropies
-
-    def _valued(self, first: Tensor, second: Tensor, probabilities: Tensor | None, negentropies: Tensor) -> Tensor:
-        """Return soft values [B, S] of the policy's actions, given both Qs [B, S, A] for its continuous actions.
-
-        The policy maximises the smaller of the two Qs, which V also learns. In ML-Agents, it maximises the first Q.
-        """
-        smaller = torch.minimum(*(expected_values(q, probabilities, len(self._branches)) for q in (first, second)))
-        return soft_values(smaller, negentropies, self.coefficients.module.logs.detach().exp(), self._weights)
-
-    @staticmethod
-    def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
-        """Add the loss's gradients to only these parameters' gradients; return the loss, detached from its graph."""
-        torch.autograd.backward(loss, inputs=parameters)
-        return loss.detach()
-
-    def _heads(self, inputs: Inputs) -> Tensor:
-        heads: Tensor = self.actor.module(inputs)[0]
-        return heads
-
-    def _draw(
-        self, heads: Tensor, noise: Tensor, penalties: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return continuous actions [B, C], the choices' probabilities [B, A], and negative entropies [B, G]."""
-        actions, probabilities, negentropies = heads[:, :0], None, []
-        if c := self._continuous:
-            actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
-            negentropies.append(log_probs.sum(dim=1, keepdim=True))
-        if self._branches:
-            logits = heads[:, self._gaussian_heads :]
-            if penalties is not None:
-                logits = logits + penalties
-            parts = [torch.log_softmax(branch, dim=1) for branch in torch.split(logits, self._branches, dim=1)]
-            shares = [part.exp() for part in parts]
-            probabilities = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
-            # A forbidden choice has a probability of exactly 0 and a logarithm of about -1e8, so their product is 0.
-            negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
-        return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
-
-    def _entropy_targets(self, batch: ReplayMinibatch) -> Tensor:
-        """Return target entropies [G], or [B, G] if masks leave fewer choices in some states than in others."""
-        if batch.allowed is None:
-            return self.target_entropies
-        discrete = DISCRETE_TARGET * batch.allowed.log()
-        if not self._continuous:
-            return discrete
-        return torch.cat((self.target_entropies[:1].expand(len(discrete), 1), discrete), dim=1)
 
 
 def _entropy_terms(actions: ActionSpec, target: float | None) -> tuple[list[float], list[float]]:
@@ -890,18 +873,6 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     return (rows * mask).sum() / mask.sum().clamp(min=1.0)
 
 
-def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
-    """Return the soft Bellman backup r + γ·V(s'); all arguments and the result are [B, S].
-
-    Args:
-        rewards: scaled by each signal's strength.
-        discounts: the signal's γ; 0 if the episode terminated and the signal ends with it. If the episode was only cut
-            short, s' is the real next observation, and its value counts.
-        next_values: the target network's values.
-    """
-    return torch.addcmul(rewards, discounts, next_values)
-
-
 def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
     """Return the value [B, S] of the actions taken, averaged over branches.
 
@@ -948,11 +919,6 @@ def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> 
     if mask is None:
         return 0.5 * torch.nn.functional.mse_loss(values, targets)
     return 0.5 * masked_mean((values - targets).square(), mask)
-
-
-def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the policy's loss: minus its actions' soft value [B, S], averaged over signals and rows."""
-    return -masked_mean(soft, mask)
 
 
 def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:

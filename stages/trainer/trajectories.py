@@ -354,10 +354,18 @@ class RewardScale:
         for which in chains.rounds:
             before = chains.previous[which]
             returns = np.where(before < 0, after[which], after[before])
-            self._walk(rewards, starts[which], lengths[which], returns, discounted)
+            # All trajectories of a round in parallel, one step at a time, the longest first.
+            order = np.argsort(-lengths[which], kind="stable")
+            first, returns = starts[which][order], returns[order]
+            going = np.searchsorted(-lengths[which][order], -np.arange(int(lengths[which].max())), side="left")
+            for step, count in enumerate(going.tolist()):
+                returns[:count] *= self._gamma
+                returns[:count] += rewards[first[:count] + step]
+                discounted[first[:count] + step] = returns[:count]
             after[which] = discounted[starts[which] + lengths[which] - 1]
         last = chains.latest
         self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
+        # Combine the moments with those of the new values, after Chan, Golub and LeVeque (1979).
         count, mean, variance = len(discounted), float(discounted.mean()), float(discounted.var())
         total, delta = self._count + count, mean - self._mean
         squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total
@@ -378,21 +386,3 @@ class RewardScale:
         """Restore the state from `state_dict()`."""
         self._count, self._mean, self._variance = (float(state[name]) for name in ("count", "mean", "variance"))
         self._returns.load_state_dict(state["returns"])
-
-    def _walk(
-        self,
-        rewards: NDArray[np.floating[Any]],
-        starts: NDArray[np.integer[Any]],
-        lengths: NDArray[np.integer[Any]],
-        returns: Floats,
-        discounted: Floats,
-    ) -> None:
-        """Compute R for each row of trajectories, in parallel, given R before each; write R to `discounted`."""
-        order = np.argsort(-lengths, kind="stable")
-        starts, returns = starts[order], returns[order]
-        going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")
-        for step, count in enumerate(going.tolist()):
-            rows = starts[:count] + step
-            returns[:count] *= self._gamma
-            returns[:count] += rewards[rows]
-            discounted[rows] = returns[:count]

@@ -14,7 +14,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.policies.export import read_export
 from headrace.pipeline.run import RunResult, run
-from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 
 MODULE = """
 from headrace.stages.trainer.sac import SACTrainer
@@ -59,7 +59,7 @@ def test_an_unchanged_class_derived_from_sac_learns_as_sac_does(folder):
     base, derived = (read_whole_checkpoint(folder / name) for name in ("base", "derived"))
     assert digest(derived["trainer@learner-Pendulum"]) == digest(base["trainer@learner-Pendulum"])
     assert read_export(next((folder / "derived" / "Pendulum").glob("checkpoint.pt"))).design.squashed
-    first, second = (load_recorded(streams(folder / name)[0], "Pendulum") for name in ("base", "derived"))
+    first, second = (load_demonstrations(streams(folder / name)[0], "Pendulum") for name in ("base", "derived"))
     np.testing.assert_array_equal(first.continuous, second.continuous)
 
 

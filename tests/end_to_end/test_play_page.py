@@ -12,7 +12,7 @@ from run_configs import volley
 from runs import PATIENCE_S, run_here
 
 from headrace.pipeline.policies.model_files import find_model, read_model
-from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 
 pytestmark = needs_browser
 LONG = volley(
@@ -96,9 +96,9 @@ def test_a_player_moves_an_agent_and_the_recording_trains_a_clone(start, browser
     assert complaints(browser) == []
 
     stream = page.command.run_folder / "demonstrations" / "Volley-agent_processor-0001.stream"
-    seen = load_recorded(str(stream), "Volley")
+    seen = load_demonstrations(str(stream), "Volley")
     assert {0, 2} <= set(seen.choices[:, 0].tolist())
-    assert (load_recorded(str(stream.with_suffix(".demo")), "Volley").choices == seen.choices).all()
+    assert (load_demonstrations(str(stream.with_suffix(".demo")), "Volley").choices == seen.choices).all()
     cloning = {"demo_path": str(stream), "batch_size": 16, "buffer_size": 64, "num_epoch": 4}
     cloning |= {"learning_rate": 0.01, "held_out": 0.0}
     block = {"trainer_type": "bc", "max_steps": 1000, "hyperparameters": cloning, "summary_freq": 1000}

@@ -27,7 +27,7 @@ from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
-from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 
 RUNS = {
     "CartPole": cartpole(behaviors__CartPole__max_steps=2000),
@@ -101,8 +101,8 @@ def test_a_student_that_was_not_recorded_learns_from_its_teachers_recording(reco
 def test_demonstrations_from_a_folder_with_a_student_count_each_step_once(recorded):
     behavior, _, run_folder = recorded
     (teachers,) = [path for path in streams(run_folder) if "Student" not in path]
-    together = load_recorded(str(run_folder / "streams"), behavior)
-    assert len(together) == len(load_recorded(teachers, behavior))
+    together = load_demonstrations(str(run_folder / "streams"), behavior)
+    assert len(together) == len(load_demonstrations(teachers, behavior))
 
 
 @pytest.mark.parametrize("recorded", ["SAC"], indirect=True)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import FROM_UNITS, PolicyDesign
-from headrace.stages.policy.network.actor import LOGITS_GAIN, MU_GAIN, ActorNetwork, without_normalizer
-from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.body import LOGITS_GAIN, MU_GAIN, ActorNetwork, NetworkBody, without_normalizer
 from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import (
@@ -31,7 +30,6 @@ from headrace.stages.policy.network.layers import (
     write_tanh,
 )
 from headrace.stages.policy.network.products import HiddenProducts
-from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.policy.observations import ObservationLayout
 
 _MINUS_ONE = torch.tensor(-1.0)
@@ -64,8 +62,45 @@ def _head(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
     return torch.from_numpy(np.matmul(x.numpy(), weight.detach().numpy())).add_(bias)
 
 
-class ActorCritic(FlatVectors):
-    """An `ActorCriticNetwork` for vectors only, without memory.
+class TrainedActor(FlatVectors):
+    """An actor, and other parts that are trained with it; all parameters are in one flat vector."""
+
+    acting_views: Mapping[str, Tensor]
+    """Views of the actor's parameters, without the normaliser's, keyed by their names in `PolicyUpdate.layout`."""
+    log_sigma: Tensor | None
+    """[C] log standard deviation of continuous actions, shared by all states; None if it depends on the state."""
+    squashed: bool
+    """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
+    shared: bool
+    """Whether all parts share a body."""
+
+    @property
+    def acting(self) -> Tensor:
+        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> Tensor:
+        """[2, len(values)] masks: the actor's values, then the other parts'; a single row if all parts share a body."""
+        acting = self.acting
+        return torch.ones_like(acting)[None] if self.shared else torch.stack([acting, 1.0 - acting])
+
+    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Return host copies of the `acting_views`."""
+        return host_copies(self.acting_views)
+
+    def load_acting(self, tensors: Mapping[str, Any]) -> None:
+        """Load only the acting part, as returned by `acting_tensors`; the normaliser's tensors are ignored.
+
+        Raises:
+            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
+                changed.
+        """
+        write_named(self.acting_views, without_normalizer(tensors), "policy")
+
+
+class ActorCritic(TrainedActor):
+    """An actor and a critic for vectors only, without memory; see `make_actor_critic`.
 
     The critic has its own body, of the actor's shape, or shares the actor's. Bodies of equal shape form one stack of T
     towers (T = 2: actor, critic; T = 1: shared), so each layer takes one batched matmul. All parameters are views into
@@ -104,7 +139,7 @@ class ActorCritic(FlatVectors):
         self._activation = _ACTIVATIONS[settings.activation]
         if settings.activation == "tanh" and not accelerated:
             self._activation = torch.tanh
-        self._towers = 1 if shared_critic else 2
+        self._towers, self.shared = 1 if shared_critic else 2, shared_critic
         self.products = HiddenProducts(design.products)
         self._plain = design.products.plain
         initial = _initial_parameters(design, signals, self._towers, random)
@@ -112,7 +147,6 @@ class ActorCritic(FlatVectors):
         self.parameters = self._leaves()
         """Leaf tensors keyed by name (`body.<layer>.weight` [T, in, out], …), views into `values`."""
         self.acting_views = self._acting_views(self.parameters)
-        """See `TrainedActor.acting_views`."""
         self.load(initial)
         layers = range(len(settings.widths))
         self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
@@ -121,9 +155,7 @@ class ActorCritic(FlatVectors):
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
         self.log_sigma = self.parameters.get("log_sigma")
-        """[C] log standard deviation of continuous actions, shared by all states; None without continuous actions."""
         self.squashed = False
-        """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the action head outputs [B, continuous + choices] (means, logits) and values [B, S] for B rows."""
@@ -147,25 +179,11 @@ class ActorCritic(FlatVectors):
 
     @property
     def acting(self) -> Tensor:
-        """Mask of the `values` that actions depend on; see `TrainedActor.acting`."""
+        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
         of_actor = torch.zeros_like(self.values)
         for view in self._acting_views(self.named_views(of_actor)).values():
             view.fill_(1.0)
         return of_actor
-
-    @property
-    def parts(self) -> Tensor:
-        """Masks of the actor's and the critic's `values`; see `TrainedActor.parts`."""
-        acting = self.acting
-        return torch.stack([acting, 1.0 - acting]) if self._towers > 1 else torch.ones_like(acting)[None]
-
-    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return host copies of the actor's parameters, keyed by their names in `design.policy_layout`."""
-        return host_copies(self.acting_views)
-
-    def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load `acting_tensors()`; see `TrainedActor.load_acting`."""
-        write_named(self.acting_views, without_normalizer(tensors), "policy")
 
     def _encoded(self, tower: int, inputs: Inputs) -> Tensor:
         """Return the output of one tower's last hidden layer."""
@@ -273,45 +291,25 @@ class WithActor(nn.Module):
 Trained = TypeVar("Trained", bound=WithActor)
 
 
-class FlatActor(FlatParameters[Trained]):
+class FlatActor(FlatParameters[Trained], TrainedActor):
     """A `TrainedActor` for a module with an actor and possibly other parts, which may share the actor's body."""
 
     def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
         super().__init__(module, device)
-        self.log_sigma: Tensor | None = module.actor.common_log_sigma
-        self.squashed: bool = module.actor.squashed
-        self._shared = shared
+        self.log_sigma, self.squashed, self.shared = module.actor.common_log_sigma, module.actor.squashed, shared
+        self.acting_views = module.actor.acting_views(dict(module.actor.named_parameters()))
 
     @property
     def acting(self) -> Tensor:
-        """Mask of the `values` that actions depend on; see `TrainedActor.acting`."""
+        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
         of_actor = torch.zeros_like(self.values)
         for name, view in self.named_views(of_actor).items():
             view.fill_(name.startswith("actor."))
         return of_actor
 
-    @property
-    def parts(self) -> Tensor:
-        """Masks of the actor's and the other parts' `values`; see `TrainedActor.parts`."""
-        acting = self.acting
-        return torch.ones_like(acting)[None] if self._shared else torch.stack([acting, 1.0 - acting])
-
-    @property
-    def acting_views(self) -> Mapping[str, Tensor]:
-        """The actor's parameters, keyed by their names in `ActorNetwork`; see `TrainedActor.acting_views`."""
-        return self.module.actor.acting_views(dict(self.module.actor.named_parameters()))
-
-    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return host copies of `acting_views`."""
-        return host_copies(self.acting_views)
-
-    def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load `acting_tensors()`; see `TrainedActor.load_acting`."""
-        self.module.actor.load_acting(tensors)
-
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):
-    """An `ActorCriticNetwork` of two modules. The critic has its own body, of the actor's shape, or shares the actor's.
+    """An actor and a critic as two modules. The critic has its own body, of the actor's shape, or shares the actor's.
 
     The arguments and errors are those of `make_actor_critic`.
     """
@@ -322,19 +320,28 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
         super().__init__(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device, shared_critic)
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return action head outputs [B, H] and values [B, S]; see `ActorCriticNetwork.__call__`."""
+        """Return action head outputs [B, H] and values [B, S] for B rows; see `Inputs` for sequences.
+
+        Args:
+            inputs: B rows; `inputs.memories` contains the actor's memories.
+            critic_memories: [B / L, m] the critic's memories before each sequence's first row; None for zeros. Ignored
+                by a critic that shares the actor's body, and so its memories.
+        """
         actor, critic = self.module.actor, self.module.critic
         encoding, _ = actor.body(inputs)
         of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
         return actor.heads(encoding), self.module.value(of_critic)
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """Return action head outputs [B, H]; see `ActorCriticNetwork.heads`."""
+        """Return the action head outputs [B, H] for B rows, with the actor's memories."""
         found: Tensor = self.module.actor(inputs)[0]
         return found
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return values [B, S] and the critic's memories; see `ActorCriticNetwork.evaluate`."""
+        """Return values [B, S], and the critic's memories [B / L, m] after each sequence's last row, if any.
+
+        `inputs.memories` contains the critic's memories, or the actor's if they share a body.
+        """
         body = self.module.actor.body if self.module.critic is None else self.module.critic
         encoding, memories = body(inputs)
         return self.module.value(encoding), memories
@@ -367,7 +374,7 @@ def make_actor_critic(
     random: np.random.Generator,
     device: str = "cpu",
     accelerated: bool = True,
-) -> ActorCriticNetwork:
+) -> ActorCritic | ModularActorCritic:
     """Make an actor and a critic for a design.
 
     Args:

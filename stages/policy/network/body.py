@@ -1,4 +1,4 @@
-"""The body of a network: from observations (and actions) to an encoding, with an optional memory.
+"""The body of a network, from observations (and actions) to an encoding with an optional memory, and the actor.
 
 A separate encoder handles each kind of observation; the encodings are concatenated.
 """
@@ -6,11 +6,13 @@ A separate encoder handles each kind of observation; the encodings are concatena
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
@@ -18,7 +20,18 @@ from headrace.queues.specs import ObservationSpec
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.custom import CustomNetwork
-from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, draw_weights, hidden_linear, layer_norm, linear
+from headrace.stages.policy.network.flat_parameters import seeded, write_named
+from headrace.stages.policy.network.layers import (
+    ACTION_GAIN,
+    ACTIVATIONS,
+    Inputs,
+    draw_weights,
+    heads_with_spreads,
+    hidden_linear,
+    host_copies,
+    layer_norm,
+    linear,
+)
 from headrace.stages.policy.observations import ObservationLayout
 
 
@@ -95,8 +108,9 @@ class Encoders(nn.Module):
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return the encodings [B, size] and the goals [B, goal_size] (None if nothing is conditioned on goals)."""
-        features = inputs.vectors
-        goals = [features[:, columns] for columns in self.goal_vectors]
+        features, goals = inputs.vectors, list[Tensor]()
+        for columns in self.goal_vectors:
+            goals.append(features[:, columns])
         for _, encoder, places in self.by_kind:
             parts = encoder([inputs.others[at] for at in places], features if features.shape[1] else None)
             goals += [parts[number] for number, _ in encoder.goals]
@@ -264,7 +278,11 @@ class NetworkBody(nn.Module):
             The encoding [B, E], and the memories [B / L, m] after each sequence's last row (None without memory).
         """
         features, goals = self.encoders(inputs)
-        parts = [features, *(part for part in (self._previous_actions(inputs), extra) if part is not None)]
+        parts = [features]
+        if self.memory is not None and inputs.previous_actions is not None:
+            parts.append(inputs.previous_actions)
+        if extra is not None:
+            parts.append(extra)
         x = self.layers(torch.cat(parts, dim=1) if len(parts) > 1 else features)
         if self.hyper is not None:
             x = self.activation(self.hyper(x, goals))
@@ -272,5 +290,108 @@ class NetworkBody(nn.Module):
             return x, None
         return self.memory(x, inputs.memories, inputs.sequence_length)  # type: ignore[no-any-return]  # untyped call
 
-    def _previous_actions(self, inputs: Inputs) -> Tensor | None:
-        return inputs.previous_actions if self.memory_size else None
+
+# The actor: a body, and one linear layer for the heads of all actions.
+
+MU_GAIN = 0.2
+LOGITS_GAIN = 0.1
+
+
+class ActorNetwork(nn.Module):
+    """Computes action head outputs: means, log σ if state-dependent (squashed, gSDE), then each branch's logits.
+
+    The parameter `log_sigma` is [C] for a Gaussian that is not squashed; with gSDE it belongs to the noise matrix.
+
+    Args:
+        design: the policy's design.
+        learns_by_noise: whether gSDE's standard deviations also pass gradients to the layers below (SAC).
+    """
+
+    def __init__(self, design: PolicyDesign, learns_by_noise: bool = False) -> None:
+        super().__init__()
+        actions = design.spec.actions
+        self.body = NetworkBody(design)
+        self.action = linear(self.body.encoding_size, design.output_size)
+        gaussian = design.output_size - actions.mask_size
+        draw_weights(self.action, design.settings.initial_weights, ACTION_GAIN)
+        if design.settings.initial_weights == "default":
+            with torch.no_grad():
+                self.action.weight[:gaussian] *= MU_GAIN
+                self.action.weight[gaussian:] *= LOGITS_GAIN
+        shape = design.log_sigma_shape(self.body.encoding_size)
+        self.log_sigma: nn.Parameter | None = None
+        if shape is not None:
+            self.log_sigma = nn.Parameter(torch.full(shape, design.settings.initial_log_std))
+        self.squashed = design.squashed
+        self._plain, self._gsde, self._learns_by_noise = design.plain, design.gsde, learns_by_noise
+        self._continuous, self._mean_limit = actions.continuous_size, design.mean_limit
+
+    @property
+    def common_log_sigma(self) -> nn.Parameter | None:
+        """[C] log σ of the continuous actions, shared by all states; None if it depends on the state."""
+        return self.log_sigma if self._gsde is None else None
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Return the action head outputs [B, H] for B rows, and the memories after each sequence."""
+        encoding, memories = self.body(inputs)
+        return self.heads(encoding), memories
+
+    def heads(self, encoding: Tensor) -> Tensor:
+        """Return the action head outputs [B, H], given the body's output."""
+        outputs: Tensor = self.action(encoding)
+        if self._gsde is None or self.log_sigma is None:
+            return outputs
+        seen = encoding if self._learns_by_noise else encoding.detach()
+        expln, limit = self._gsde.use_expln, self._mean_limit
+        return heads_with_spreads(outputs, seen, self.log_sigma, self._continuous, expln, limit)
+
+    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Return copies of all parameters except the normaliser's, with names and shapes as in `PolicyUpdate.layout`.
+
+        A plain design uses the names of `policy_layout` (matrices are [in, out]); other designs use the parameters' own
+        names.
+        """
+        return host_copies(self.acting_views(dict(self.named_parameters())))
+
+    def load_acting(self, tensors: Mapping[str, Any]) -> None:
+        """Load `acting_tensors()` from a policy update or a file; the normaliser's tensors are ignored.
+
+        Raises:
+            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
+                changed.
+        """
+        write_named(self.acting_views(dict(self.named_parameters())), without_normalizer(tensors), "policy")
+
+    def acting_views(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the named tensors, detached.
+
+        For a plain design, they are views with names and shapes as in `policy_layout`.
+        """
+        detached = {name: tensor.detach() for name, tensor in named.items()}
+        if not self._plain:
+            return detached
+        layers = [at for at, module in enumerate(self.body.layers) if isinstance(module, nn.Linear)]
+        of_layout = {f"body.{number}": f"body.layers.{at}" for number, at in enumerate(layers)} | {"action": "action"}
+        views = {}
+        for new, own in of_layout.items():
+            views[f"{new}.weight"] = detached[f"{own}.weight"].T
+            views[f"{new}.bias"] = detached[f"{own}.bias"]
+        if "log_sigma" in detached:
+            views["log_sigma"] = detached["log_sigma"]
+        return views
+
+
+def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
+    """Build a design's actor, and return (name, shape) for each of its parameters."""
+    return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
+
+
+def untrained_actor(design: PolicyDesign) -> ActorNetwork:
+    """Build a design's actor, into which weights can be loaded; torch's global random state does not change."""
+    actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
+    return actor.requires_grad_(False).eval()
+
+
+def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a policy's tensors without the normaliser's."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("normalizer.")}

@@ -21,7 +21,7 @@ from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
 from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import NORMALIZER_MEAN, PolicyDesign
-from headrace.stages.policy.network.actor import ActorNetwork, untrained_actor
+from headrace.stages.policy.network.body import ActorNetwork, untrained_actor
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.onnx import contract
@@ -35,14 +35,13 @@ from headrace.stages.policy.onnx.actor import (
     encode_observations,
 )
 from headrace.stages.policy.onnx.contract import NOTES, noted
-from headrace.stages.policy.onnx.graph import BATCH, OPSET, Graph
+from headrace.stages.policy.onnx.graph import BATCH, INT64, OPSET, Graph
 from headrace.stages.policy.onnx.layers import apply
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
-_INT64 = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,6 @@ class ActionKey:
     """Columns of a continuous key among the continuous actions; empty for a discrete key."""
     branch: int
     """Branch of a discrete key; -1 for a continuous key."""
-
-
-def is_of_godot(spec: BehaviorSpec) -> bool:
-    """Return True if this behaviour's agents act in a game made with Godot."""
-    return GODOT in (spec.spaces or {})
 
 
 def action_keys(spec: BehaviorSpec) -> list[ActionKey]:
@@ -75,7 +69,9 @@ def action_keys(spec: BehaviorSpec) -> list[ActionKey]:
 
 
 def remark_on_order(spec: BehaviorSpec) -> str | None:
-    """Return a warning if the order of the game's keys may have been lost in transmission, otherwise None."""
+    """Return a warning if a Godot game's order of keys may have been lost in transmission, otherwise None."""
+    if GODOT not in (spec.spaces or {}):
+        return None
     names = [key.name for key in action_keys(spec)]
     if _announced(spec)["ordered"] or len(names) < 2:
         return None
@@ -133,7 +129,7 @@ def _input(graph: Graph, spec: BehaviorSpec, observation: ObservationSpec) -> st
     """Add an input for an observation in the addon's format; return it in the network's input format."""
     announced = _announced(spec)["observations"][observation.name]
     if announced["space"] == "discrete":
-        number = graph.node("Cast", graph.add(graph.input(observation.name, (1,)), np.float32(0.5)), to=_INT64)
+        number = graph.node("Cast", graph.add(graph.input(observation.name, (1,)), np.float32(0.5)), to=INT64)
         chosen = graph.node("Equal", number, graph.constant(np.arange(observation.size, dtype=np.int64)))
         return graph.node("Cast", chosen, to=1)
     flat = graph.input(observation.name, (observation.size,))
@@ -215,19 +211,14 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate, opset: int = OPSET) -
         )
     actor = untrained_actor(design)
     actor.load_acting(tensors)
-    if is_of_godot(design.spec):
+    if GODOT in (design.spec.spaces or {}):
         return godot_model(design, update, actor, tensors)
-    if design.settings.network is None:
-        return _Model(design, actor, tensors, opset).to_bytes(update)
     try:
         return _Model(design, actor, tensors, opset).to_bytes(update)
     except StageError:
+        if design.settings.network is None:
+            raise
         return _Model(design, actor, tensors, LATER_OPSET).to_bytes(update)
-
-
-def remark(spec: BehaviorSpec) -> str | None:
-    """Return a warning for users of this behaviour's models; None if there is nothing to warn about."""
-    return remark_on_order(spec) if is_of_godot(spec) else None
 
 
 class _Model:
@@ -361,8 +352,6 @@ def _difference_in_godot(
 
     Inputs are named by the game's keys; discrete observations are numbers.
     """
-    from headrace.stages.policy.onnx.model import OUTPUT, STATE_IN, STATE_OUT, read_output
-
     announced = (design.spec.spaces or {})[GODOT]["observations"]
     seen: list[Array] = []
     inputs: dict[str, Floats] = {STATE_IN: np.ones(_ROWS, np.float32)}

@@ -22,7 +22,7 @@ from headrace.config import BCHyperparameters
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign, policy_layout
-from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.observations import Normalizer
 from headrace.stages.policy.sampling import ACTION_LIMIT

@@ -27,12 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.protocol import Perceptrons
+from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.trainer.fast.choice import manual_gradients
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers
-from headrace.stages.trainer.impala import ImpalaUpdate
+from headrace.stages.trainer.impala import ImpalaUpdate, RecordedRows, Unrolls
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.unrolls import RecordedRows, Unrolls
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
@@ -54,7 +53,7 @@ class ManualImpalaUpdate(ImpalaUpdate):
 
     def __init__(self, update: ImpalaUpdate) -> None:
         super().__init__(update.network, update.spec, update.settings, update.gammas, update.replicas)
-        network, actions, h = cast("Perceptrons", update.network), update.spec.actions, update.settings
+        network, actions, h = cast("ActorCritic", update.network), update.spec.actions, update.settings
         self._perceptrons = ManualPerceptrons(network, h.batch_size * h.unroll_length)
         self._likelihood = ActionLikelihood(network, actions)
         self._continuous = actions.continuous_size
@@ -67,7 +66,7 @@ class ManualImpalaUpdate(ImpalaUpdate):
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `ImpalaUpdate.forward`; the results have no autograd graph."""
-        network, n = self._perceptrons, len(unrolls)
+        network, n = self._perceptrons, len(unrolls.acted)
         with np.errstate(all="ignore"):  # the update detects non-finite values in the losses
             network.forward(unrolls.inputs.vectors)
             self._heads = np.ascontiguousarray(network.heads[:, :n])
@@ -95,7 +94,7 @@ class ManualImpalaUpdate(ImpalaUpdate):
         total: Tensor,
     ) -> None:
         """Write the gradients; see `ImpalaUpdate.backward`. In the equations, advantages are w and targets are G."""
-        network, n, kind = self._perceptrons, len(unrolls), self._heads.dtype
+        network, n, kind = self._perceptrons, len(unrolls.acted), self._heads.dtype
         policy, baseline, of_entropy, policy_cloning, value_cloning = (share * weight for weight in weights)
         of_heads, errors = np.empty_like(self._heads), network.values[:, :n] - targets.T
         with np.errstate(all="ignore"):

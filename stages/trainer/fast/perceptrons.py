@@ -1,6 +1,6 @@
 """Manual gradients for an actor and a critic that are multilayer perceptrons.
 
-This code replaces autograd for the network that most agents have (`Perceptrons`). It records no graph, and allocates
+This code replaces autograd for the network that most agents have (`ActorCritic`). It records no graph, and allocates
 its buffers once. Autograd remains the reference: tests compare the two for every combination of actions, heads, losses
 and sizes.
 
@@ -45,10 +45,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION
 from headrace.stages.policy.network.products import HiddenProducts
-from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.trainer.on_policy.rollout import MinibatchArrays
 
 Numbers = NDArray[np.floating[Any]]
@@ -74,7 +74,7 @@ class ManualPerceptrons:
         of_values: [S, R] the loss's gradient with respect to `values`.
     """
 
-    def __init__(self, network: Perceptrons, rows: int, use_kernels: bool = True) -> None:
+    def __init__(self, network: ActorCritic, rows: int, use_kernels: bool = True) -> None:
         weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
         gradients = network.named_views(network.gradients)
         self._layers = make_layers(
@@ -152,7 +152,7 @@ class ActionLikelihood:
         use_kernels: whether compiled code may be used if it is installed.
     """
 
-    def __init__(self, network: Perceptrons, actions: ActionSpec, use_kernels: bool = True) -> None:
+    def __init__(self, network: ActorCritic, actions: ActionSpec, use_kernels: bool = True) -> None:
         ends = list(accumulate(actions.discrete_branches, initial=actions.continuous_size))
         self._branches = [slice(first, end) for first, end in pairwise(ends)]
         self._continuous = actions.continuous_size

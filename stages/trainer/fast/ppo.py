@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import to_device
-from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.trainer.fast.choice import capture, manual_gradients
 from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers, mean_of
@@ -53,11 +53,11 @@ class ManualPPOUpdate(PPOUpdate):
         use_kernels: whether compiled code may be used if it is installed.
     """
 
-    network: Perceptrons
+    network: ActorCritic
 
     def __init__(self, update: PPOUpdate, use_kernels: bool = True) -> None:
         super().__init__(update.network, update.spec, update.settings, update.replicas, update.anchor)
-        network, actions = cast("Perceptrons", update.network), update.spec.actions
+        network, actions = cast("ActorCritic", update.network), update.spec.actions
         self._perceptrons = ManualPerceptrons(network, update.settings.batch_rows, use_kernels)
         self._likelihood = ActionLikelihood(network, actions, use_kernels)
         self._joint = not update.settings.ratio_per_dimension
@@ -129,7 +129,7 @@ class ManualDivergence:
         coefficient: a factor on the gradients.
     """
 
-    def __init__(self, network: Perceptrons, actions: ActionSpec, coefficient: float) -> None:
+    def __init__(self, network: ActorCritic, actions: ActionSpec, coefficient: float) -> None:
         ends = accumulate(actions.discrete_branches, initial=actions.continuous_size)
         self._branches = [slice(first, end) for first, end in pairwise(ends)]
         self._continuous, self.coefficient = actions.continuous_size, coefficient

@@ -427,7 +427,7 @@ class CapturedSACUpdate(SACUpdate):
             self._rate = learning_rate
             self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
         measures = self._captured(_SACStepInputs(batch, rewards, discounts, noise, self._rate_there))
-        for adam in self.moving:
+        for adam in self._moving:
             adam.steps += 1
         return copied(measures)
 

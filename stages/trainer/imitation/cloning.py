@@ -20,7 +20,7 @@ from headrace.config import BehavioralCloningSettings
 from headrace.queues.messages import Array
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
-from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.observations import EncodedObservations, Normalizer

@@ -31,11 +31,6 @@ The caller checks spec and numbers. A reader raises StageError or StreamError if
 format."""
 
 
-def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read a Headrace recording, which contains its spec."""
-    return read_stream(path, behavior)
-
-
 def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
     """Read a Unity demo file, which contains its spec."""
     from headrace.stages.trainer.imitation.unity_demos import (
@@ -45,60 +40,33 @@ def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demo
     return read_unity_demo(path, behavior)
 
 
-READERS: dict[str, Reader] = {".demo": read_demo_file, ".stream": read_recording, ".json": read_godot_demos}
+READERS: dict[str, Reader] = {
+    ".demo": read_demo_file,
+    ".stream": lambda path, behavior, spec: read_stream(path, behavior),
+    ".json": read_godot_demos,
+}
 """The reader for each file suffix."""
 
 WITHOUT_SPEC = frozenset({".json"})
 """Suffixes of files that don't store observation and action spaces, which the environment must then provide."""
 
 
-def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
+def load_demonstrations(path: str, wanted: BehaviorSpec | str, folder: Path | None = None) -> Demonstrations:
     """Load all demonstrations at a `demo_path`, in file name order.
 
     Args:
         path: a file, a folder (all its readable files are loaded), a pattern, or `minari:<data set id>`; a relative
             path is looked up in `folder`, then in the working directory.
-        spec: the learning behaviour's spec.
+        wanted: the learning behaviour's spec; or, without an environment, only the behaviour's name, which the recorded
+            spec then gets.
         folder: the YAML's folder.
 
     Raises:
         StageError: if no file exists, a file can't be read or is empty, observations or actions differ from the
-            behaviour's, a number is NaN or infinite, or an action is out of bounds.
+            behaviour's or between files, a number is NaN or infinite, or an action is out of bounds.
         StreamError: if a `.stream` file is not a stream file.
     """
-    return _load(path, spec.name, spec, folder)
-
-
-def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demonstrations:
-    """Load demonstrations without an environment; their spec is the recorded one, under the behaviour's name.
-
-    Raises:
-        StageError: as for `load_demonstrations`; also if two files differ in observations or actions.
-        StreamError: if a `.stream` file is not a stream file.
-    """
-    return _load(path, behavior, None, folder)
-
-
-def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
-    """Check that there are files in a readable format at a `demo_path`, without reading their content.
-
-    Raises:
-        StageError: as for `load_demonstrations`.
-    """
-    if not path.startswith(PREFIX):
-        _files(path, behavior, folder)
-
-
-def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
-    """Return True if the files at a `demo_path` don't store spaces, so the environment must provide them.
-
-    Raises:
-        StageError: as for `check_there`.
-    """
-    return not path.startswith(PREFIX) and any(file.suffix in WITHOUT_SPEC for file in _files(path, behavior, folder))
-
-
-def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None) -> Demonstrations:
+    behavior, spec = (wanted, None) if isinstance(wanted, str) else (wanted.name, wanted)
     parts: list[Demonstrations] = []
     for name, part in _read(path, behavior, spec, folder):
         if part is None:
@@ -118,6 +86,25 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
         *(behavior, len(demonstrations), len(demonstrations.episode_lengths), path),
     )
     return demonstrations
+
+
+def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
+    """Check that there are files in a readable format at a `demo_path`, without reading their content.
+
+    Raises:
+        StageError: as for `load_demonstrations`.
+    """
+    if not path.startswith(PREFIX):
+        _files(path, behavior, folder)
+
+
+def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
+    """Return True if the files at a `demo_path` don't store spaces, so the environment must provide them.
+
+    Raises:
+        StageError: as for `check_there`.
+    """
+    return not path.startswith(PREFIX) and any(file.suffix in WITHOUT_SPEC for file in _files(path, behavior, folder))
 
 
 def _read(

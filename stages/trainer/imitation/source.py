@@ -16,7 +16,7 @@ from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.sampling import policy_actions
 from headrace.stages.stage import Source, StageContext
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
-from headrace.stages.trainer.imitation.loading import load_demonstrations, load_recorded
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 
 # The source replaces an actor, so imitation needs no separate path to the trainer (docs/decisions/043).
@@ -67,10 +67,7 @@ class DemonstrationSource(Source[Message]):
         }
 
     def _load(self, name: str, path: str) -> Demonstrations:
-        spec = self.specs.get(name)
-        return (
-            load_recorded(path, name, self._folder) if spec is None else load_demonstrations(path, spec, self._folder)
-        )
+        return load_demonstrations(path, self.specs.get(name, name), self._folder)
 
     async def produce(self) -> AsyncIterator[Message]:
         """Yield batches until stopped; yield nothing if there are no demonstrations."""

@@ -34,9 +34,9 @@ from torch import Tensor
 
 from headrace.config import RegularizationSettings
 from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.actor_critic import TrainedActor
 from headrace.stages.policy.network.flat_parameters import write_named
 from headrace.stages.policy.network.layers import Inputs, host_copies, split_gaussians
-from headrace.stages.policy.network.protocol import TrainedActor
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 from headrace.stages.trainer.on_policy.rollout import Minibatch
 

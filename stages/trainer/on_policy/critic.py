@@ -7,8 +7,9 @@ Axis letters: N rows of K trajectories, cut into Q sequences of at most L rows; 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,34 +38,6 @@ def rows_per_pass(spec: BehaviorSpec) -> int:
     return max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, elements)))
 
 
-_Input = TypeVar("_Input")
-_Gathered = TypeVar("_Gathered", covariant=True)
-_Judged = TypeVar("_Judged", contravariant=True)
-
-
-class SequenceSource(Protocol[_Gathered]):
-    """N rows from which sequences can be gathered."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device that holds gathered sequences."""
-        ...
-
-    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> _Gathered:
-        """Gather sequences of rows [q, L] that start with the memories [q, m]."""
-        ...
-
-
-class Critic(Protocol[_Judged]):
-    """A network that evaluates gathered sequences."""
-
-    def evaluate(self, inputs: _Judged, /) -> tuple[Tensor, Tensor | None]:
-        """Return values [B, S], and the memories [B / L, m] after each sequence's last row (None without memory)."""
-        ...
-
-
 @dataclass(frozen=True)
 class CriticValues:
     """The critic's values of N rows and of K trajectories' final observations, and the critic's memories."""
@@ -82,9 +55,9 @@ class CriticValues:
 
 
 def evaluate_sequences(
-    network: Critic[_Input],
-    rows: SequenceSource[_Input],
-    finals: SequenceSource[_Input],
+    network: Any,
+    rows: Any,
+    finals: Any,
     lengths: NDArray[np.int64],
     cuts: SequenceCuts,
     chains: Chains,
@@ -97,9 +70,9 @@ def evaluate_sequences(
     evaluated in pieces of 2^i rows, so a few passes are enough for sequences of all lengths.
 
     Args:
-        network: the critic's network.
-        rows: the rows, with previous actions.
-        finals: the trajectories' final observations, with previous actions.
+        network: the critic's network, whose `evaluate` takes what `sequences` of rows and finals returns.
+        rows: the rows, with previous actions (`InputRows`, or POCA's `TeamRows`).
+        finals: the trajectories' final observations, with previous actions, of the same class.
         lengths: [K] the number of rows of each trajectory.
         cuts: the positions of sequences.
         chains: which trajectory continues which.
@@ -107,62 +80,41 @@ def evaluate_sequences(
             one.
         block: the number of rows per forward pass.
     """
-    walk = _Walk(network, rows, cuts, initial.shape[1], block)
-    after = initial.clone()
+    device, after, values = initial.device, initial.clone(), None
+    before = torch.zeros(len(cuts), initial.shape[1], device=device)
+
+    def there(numbers: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(numbers).to(device)
+
+    def pieces(which: NDArray[np.int64], memories: Tensor) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """Yield consecutive pieces of trajectories: row numbers [q, 2^i], and the places of their agents' memories."""
+        for number in range(-(-int(lengths[which].max()) // cuts.length)):
+            going = np.flatnonzero(lengths[which] > number * cuts.length)
+            sequences = cuts.first[which[going]] + number
+            before[there(sequences)] = memories[there(going)]
+            starts, sizes = cuts.starts[sequences].copy(), cuts.sizes[sequences]
+            size = 1 << (cuts.length.bit_length() - 1)
+            while size:
+                some = np.flatnonzero(sizes & size)
+                each = max(1, block // size)
+                for at in range(0, len(some), each):
+                    chosen = some[at : at + each]
+                    yield starts[chosen][:, None] + np.arange(size), there(going[chosen])
+                starts[some] += size
+                size >>= 1
+
     with torch.no_grad():
         for which in chains.rounds:
             previous = chains.previous[which]
-            memories = after[torch.from_numpy(np.where(previous < 0, which, previous)).to(after.device)]
-            walk.through(which, lengths[which], memories)
-            after[torch.from_numpy(which).to(after.device)] = memories
-        numbers = np.arange(len(finals))[:, None]
-        final_values = [
-            network.evaluate(finals.sequences(numbers[at : at + block], after[at : at + block]))[0]
-            for at in range(0, len(finals), block)
-        ]
-    assert walk.values is not None, "there is at least one row"
-    return CriticValues(on_host(walk.values), on_host(torch.cat(final_values)), walk.memories, after)
-
-
-class _Walk(Generic[_Input]):
-    """Evaluates trajectories in order, and keeps the values of rows and the memories before sequences."""
-
-    def __init__(
-        self, network: Critic[_Input], rows: SequenceSource[_Input], cuts: SequenceCuts, memory_size: int, block: int
-    ) -> None:
-        self._network = network
-        self._rows = rows
-        self._cuts = cuts
-        self._block = block
-        self.values: Tensor | None = None
-        """[N, S] values of the rows; None until the first evaluation, which determines S."""
-        self.memories = torch.zeros(len(cuts), memory_size, device=rows.device)
-
-    def through(self, which: NDArray[np.int64], lengths: NDArray[np.int64], memories: Tensor) -> None:
-        """Evaluate trajectories of `lengths` [k] rows, and advance their `memories` [k, m] in place."""
-        length = self._cuts.length
-        for number in range(-(-int(lengths.max()) // length)):
-            there = np.flatnonzero(lengths > number * length)
-            sequences = self._cuts.first[which[there]] + number
-            self.memories[self._tensor(sequences)] = memories[self._tensor(there)]
-            starts, sizes = self._cuts.starts[sequences].copy(), self._cuts.sizes[sequences]
-            piece = 1 << (length.bit_length() - 1)
-            while piece:
-                some = np.flatnonzero(sizes & piece)
-                each = max(1, self._block // piece)
-                for at in range(0, len(some), each):
-                    self._evaluate(starts[some[at : at + each]], piece, there[some[at : at + each]], memories)
-                starts[some] += piece
-                piece >>= 1
-
-    def _evaluate(self, starts: NDArray[np.int64], size: int, who: NDArray[np.int64], memories: Tensor) -> None:
-        rows, places = starts[:, None] + np.arange(size), self._tensor(who)
-        values, after = self._network.evaluate(self._rows.sequences(rows, memories[places]))
-        assert after is not None, "the network has a memory"
-        memories[places] = after
-        if self.values is None:
-            self.values = torch.empty(len(self._rows), values.shape[1], device=values.device)
-        self.values[self._tensor(rows.reshape(-1))] = values
-
-    def _tensor(self, numbers: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(numbers).to(self.memories.device)
+            memories = after[there(np.where(previous < 0, which, previous))]
+            for numbers, agents in pieces(which, memories):
+                found, memories[agents] = network.evaluate(rows.sequences(numbers, memories[agents]))
+                if values is None:  # the first evaluation determines the number of signals
+                    values = torch.empty(len(rows), found.shape[1], device=device)
+                values[there(numbers.reshape(-1))] = found
+            after[there(which)] = memories
+        last, final_values = np.arange(len(finals))[:, None], list[Tensor]()
+        for at in range(0, len(finals), block):
+            final_values.append(network.evaluate(finals.sequences(last[at : at + block], after[at : at + block]))[0])
+    assert values is not None, "there is at least one row"
+    return CriticValues(on_host(values), on_host(torch.cat(final_values)), before, after)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.intake import drawn_actions
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.trajectories import AgentTable, Chains, cut_every, moments_within, rows_within, split
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,7 @@ class ColumnTable:
         self._portions = [0]
 
     def __len__(self) -> int:
-        return self.count
-
-    @property
-    def count(self) -> int:
-        """The number of rows in the first portion."""
+        """Return the number of rows in the first portion."""
         return self._portions[0]
 
     def __getitem__(self, name: str) -> Array:
@@ -103,7 +101,10 @@ class ColumnTable:
 
     def columns(self) -> dict[str, Array]:
         """Return views of all columns' rows in the first portion, keyed by column name."""
-        return {name: self[name] for name in self._arrays}
+        columns = dict[str, Array]()
+        for name in self._arrays:
+            columns[name] = self[name]
+        return columns
 
     def append(self, columns: Mapping[str, Array]) -> None:
         """Copy rows into the last portion; columns that the table does not have are ignored."""
@@ -222,7 +223,7 @@ class RolloutBuffer:
             self._tables["sequences"] = self.sequences
 
     def __len__(self) -> int:
-        return self.rows.count
+        return len(self.rows)
 
     def append(self, batch: TrajectoryBatch, observations: EncodedObservations, finals: EncodedObservations) -> None:
         """Copy trajectories into the buffer, split at the end of the portion.
@@ -319,7 +320,10 @@ class RolloutBuffer:
 
     def action_features(self) -> NDArray[np.float32]:
         """Return features [N, P] of each row's action."""
-        return _features(self._spec, self.rows, self.squashed)
+        drawn, choices = self.actions()
+        return action_features(
+            self._spec.actions, environment_actions(self._spec.actions, drawn, self.squashed), choices
+        )
 
     def previous_action_features(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return features [N, P] of each row's previous action, and [K, P] of each trajectory's last action."""
@@ -328,7 +332,10 @@ class RolloutBuffer:
         own = self.action_features()
         before = np.empty_like(own)
         before[1:] = own[:-1]
-        before[last - lengths + 1] = _features(self._spec, self.trajectories, self.squashed, "previous_")
+        actions, trajectories = self._spec.actions, self.trajectories
+        drawn, choices = drawn_actions(actions, trajectories.columns(), len(lengths), "previous_")
+        drawn = environment_actions(actions, drawn, self.squashed)
+        before[last - lengths + 1] = action_features(actions, drawn, choices)
         return before, own[last]
 
     def clear(self) -> None:
@@ -353,11 +360,6 @@ class RolloutBuffer:
 def arrays_of(encoded: EncodedObservations) -> tuple[Array, ...]:
     """Return the arrays of encoded observations: first the vectors, then images and sets."""
     return (encoded.vectors, *encoded.others)
-
-
-def _features(spec: BehaviorSpec, table: ColumnTable, squashed: bool, prefix: str = "") -> NDArray[np.float32]:
-    drawn, choices = drawn_actions(spec.actions, table.columns(), len(table), prefix)
-    return action_features(spec.actions, environment_actions(spec.actions, drawn, squashed), choices)
 
 
 @dataclass(frozen=True)
@@ -500,6 +502,10 @@ class Minibatch:
     """The block that the columns are views of; None for sequences."""
     anchor: Tensor | None = None
     """[R, D] the anchor's action distributions, from `anchor.described`; None without an anchor."""
+    teams: Any = None
+    """[B, …] the inputs' teams, for a critic that evaluates groups (`poca.Teams`); None for other critics."""
+    old_baselines: Tensor | None = None
+    """[R, S] that critic's baselines before the update; None for other critics."""
 
     @classmethod
     def of_block(cls, block: PackedColumns, rows: Tensor, others: tuple[Tensor, ...] = ()) -> Minibatch:
@@ -528,35 +534,12 @@ class Minibatch:
         return made if self.anchor is None else made._replace(anchor=self.anchor.numpy().T)
 
 
-class RolloutRows(Protocol):
-    """A minibatch from any kind of rollout."""
-
-    @property
-    def rows(self) -> Tensor:
-        """[R] indices of the minibatch's rows in the rollout, on the host."""
-        ...
-
-    @property
-    def share(self) -> float:
-        """Weight of means over the minibatch's rows, relative to all replicas' rows."""
-        ...
-
-    @property
-    def together(self) -> Tensor | None:
-        """[…] indices of all replicas' rows; None if equal to `rows`."""
-        ...
-
-
-AnyMinibatch = TypeVar("AnyMinibatch", bound=RolloutRows)
-_Rows = TypeVar("_Rows", bound=RolloutRows, covariant=True)
-
-
-class MinibatchSource(Protocol[_Rows]):
+class MinibatchSource(Protocol):
     """A rollout that is cut into different minibatches in each epoch."""
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
-    ) -> Iterator[Iterable[_Rows]]:
+    ) -> Iterator[Iterable[Minibatch]]:
         """Yield, for each epoch, minibatches (or this replica's part of each) in a new random order."""
         ...
 
@@ -735,3 +718,30 @@ def _packed(columns: list[Array], device: torch.device) -> tuple[Tensor, list[in
         floats.append(column.astype(np.float32, copy=False))
         widths.append(column.shape[1])
     return to_device(torch.from_numpy(np.concatenate(floats, axis=1)), device), widths
+
+
+# Recursions over trajectories that are packed end to end.
+
+
+def next_values(
+    values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
+) -> Floats:
+    """Return the value [N, S] after each row: the next row's value, the final value, or 0 if that is `valueless`."""
+    values_tp1 = np.empty_like(values_t)
+    values_tp1[:-1] = values_t[1:]
+    values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
+    return values_tp1
+
+
+def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
+    """Return x_t = term_t + decay_t x_{t+1} within each trajectory, from terms [N, S] and decays [N, S] or [S]."""
+    # One pass per distance from the trajectories' ends, over all trajectories that are long enough: the longest come
+    # first, so they are a prefix.
+    order = np.argsort(-lengths, kind="stable")
+    last = (np.cumsum(lengths) - 1)[order]
+    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] how many trajectories have at least 1, 2, … rows
+    decays, sums = np.broadcast_to(decay, terms.shape), terms.copy()
+    for distance, count in enumerate(counts[1:].tolist(), 1):
+        rows = last[:count] - distance
+        sums[rows] += decays[rows] * sums[rows + 1]
+    return sums

@@ -24,8 +24,7 @@ from headrace.stages.environments.protocol import ACHIEVED_GOAL, DESIRED_GOAL
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.replay.replay_memory import Index, ReplayedRows, ReplayMemory
-from headrace.stages.trainer.replay.replay_store import LazyColumn
+from headrace.stages.trainer.replay.replay_memory import Index, LazyColumn, ReplayedRows, ReplayMemory
 
 log = logging.getLogger(__name__)
 

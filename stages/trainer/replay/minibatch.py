@@ -67,21 +67,28 @@ class MinibatchMaker:
 
     def transitions(self, replayed: ReplayedRows) -> Transitions:
         """Convert the memory's rows to transitions for reward signals, including padding."""
-        columns = replayed.columns
-        continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
+        columns, rows = replayed.columns, len(replayed.columns["rewards"])
+        continuous = torch.empty(rows, 0, device=self._device)
+        choices = torch.empty(rows, 0, dtype=torch.int64, device=self._device)
+        if self._actions.continuous_size:
+            continuous = self._tensor(columns["continuous_actions"])
+        if self._actions.discrete_branches:
+            choices = self._tensor(columns["discrete_actions"].astype(np.int64))
         return Transitions(
             Inputs.from_encoded(replayed.observations, self._device),
             Inputs.from_encoded(replayed.next_observations, self._device),
-            self._tensor(continuous),
-            self._tensor(choices.astype(np.int64)),
+            continuous,
+            choices,
             self._tensor(columns["rewards"]),
             self._tensor(columns["terminated"].astype(np.float32)),
         )
 
     def minibatch(self, replayed: ReplayedRows, transitions: Transitions) -> ReplayMinibatch:
         """Convert the memory's rows, which the caller also passes as transitions, to a minibatch for the update."""
-        inputs = self._normalized(replayed.observations.vectors, transitions.inputs)
-        target = self._normalized(replayed.next_observations.vectors, transitions.next_inputs)
+        inputs, target = transitions.inputs, transitions.next_inputs
+        if self._intake.normalizer is not None:
+            inputs = self._normalized(replayed.observations.vectors, inputs)
+            target = self._normalized(replayed.next_observations.vectors, target)
         actor, mask = inputs, None
         sequences = replayed.sequences
         if sequences is not None:
@@ -98,8 +105,6 @@ class MinibatchMaker:
         return ReplayMinibatch(actor, inputs, target, transitions.continuous, choices, penalties, allowed, mask)
 
     def _normalized(self, vectors: Array, inputs: Inputs) -> Inputs:
-        if self._intake.normalizer is None:
-            return inputs
         return inputs._replace(vectors=self._tensor(self._intake.normalized(vectors)), vectors_rest=None)
 
     def _with_memory(
@@ -173,73 +178,63 @@ class UpdateMeasures:
     mask: Tensor | None
 
 
-def measures_of_all(
-    found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[ReplicaSlice, int]]
-) -> UpdateMeasures:
-    """Combine the measurements of several gradient steps; the losses are those of the last step.
+def statistics_of(
+    found: Sequence[UpdateMeasures],
+    norms: Sequence[float],
+    signals: Sequence[str],
+    replicas: Replicas,
+    parts: Sequence[tuple[ReplicaSlice, int]],
+) -> dict[str, float]:
+    """Return statistics of several gradient steps without padding, keyed by statistic name.
 
     Args:
-        found: the measurements of each step.
+        found: the measurements of each step; the caller reports the losses.
+        norms: the norms of the actor's and the critics' gradients; empty if not measured.
+        signals: the reward signals' names.
         replicas: the replicas that took the same steps.
         parts: for each step, this replica's part of the minibatch's rows, and the number of all rows.
     """
-    columns: list[list[Tensor]] = [[each.q1, each.q2, each.targets, each.values, each.negentropies] for each in found]
-    masked = found[-1].mask is not None
-    if masked:
-        columns = [[*column, each.mask] for column, each in zip(columns, found, strict=True) if each.mask is not None]
+    columns = list[list[Tensor]]()
+    for each in found:
+        masked = [] if each.mask is None else [each.mask]
+        columns.append([each.q1, each.q2, each.targets, each.values, each.negentropies, *masked])
     if replicas.size > 1:
-        whole = [
-            [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in column]
-            for column, (_, rows) in zip(columns, parts, strict=True)
-        ]
-        for ours, of_all, (here, _) in zip(columns, whole, parts, strict=True):
-            for tensor, target in zip(ours, of_all, strict=True):
-                target[here.rows] = tensor * here.weight
-        replicas.add_up(*(tensor for column in whole for tensor in column))
-        columns = whole
-    q1, q2, targets, values, negentropies, *mask = (torch.cat(each) for each in zip(*columns, strict=True))
-    return UpdateMeasures(found[-1].losses, q1, q2, targets, values, negentropies, mask[0] if masked else None)
-
-
-def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[float]]:
-    """Return the minimum, mean and maximum of each named measurement, and each signal's mean value, without padding."""
-    q1, log_probs = measures.q1, measures.negentropies.sum(dim=1)
-    of_rows = torch.stack([q1, measures.q2, measures.values, (q1 - measures.targets).abs_()])
-    if measures.mask is not None:
-        real = measures.mask > 0
-        of_rows, log_probs = of_rows[:, real], log_probs[real]
+        columns = _of_all(columns, replicas, parts)
+    q1, q2, targets, values, negentropies, *masks = map(torch.cat, zip(*columns, strict=True))
+    of_rows, log_probs = torch.stack([q1, q2, values, (q1 - targets).abs_()]), negentropies.sum(dim=1)
+    if masks:
+        of_rows, log_probs = of_rows[:, masks[0] > 0], log_probs[masks[0] > 0]
     # Together: fetching each number separately costs as much as a layer, and updates happen every few steps.
     least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
     per_signal = of_rows.mean(dim=1)  # [4, S]
     ends = torch.stack([least, per_signal.mean(dim=1), greatest], dim=1)
     of_probs = torch.stack([log_probs.min(), log_probs.mean(), log_probs.max()])
-    found = torch.cat([ends.flatten(), of_probs, per_signal[2]]).tolist()
-    names = ("Q1", "Q2", "Value", "TD Error", "Log Probability")
-    return {name: found[3 * at : 3 * at + 3] for at, name in enumerate(names)}, found[3 * len(names) :]
-
-
-def statistics_of(
-    losses: NDArray[np.float32], norms: Sequence[float], measures: UpdateMeasures, signals: Sequence[str]
-) -> dict[str, float]:
-    """Return the measurements, keyed by statistic name.
-
-    Args:
-        losses: [k, 4] the losses of k gradient steps.
-        norms: the norms of the actor's and the critics' gradients; empty if not measured.
-        measures: the measurements of the same steps.
-        signals: the reward signals' names.
-    """
-    found = {f"Losses/{name}": mean for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True)}
+    numbers = torch.cat([ends.flatten(), of_probs, per_signal[2]]).tolist()
+    statistics = dict[str, float]()
     for what, norm in zip(("Actor", "Critic"), norms, strict=bool(norms)):
-        found[f"Policy/{what} Gradient Norm"] = norm
-    spreads, per_signal = spreads_of(measures)
-    found |= {
-        f"Policy/{name} {kind}": number
-        for name, numbers in spreads.items()
-        for kind, number in zip(("Min", "Mean", "Max"), numbers, strict=True)
-    }
-    found["Policy/Entropy"] = -spreads["Log Probability"][1]
-    return found | {f"Policy/{name.capitalize()} Value": mean for name, mean in zip(signals, per_signal, strict=True)}
+        statistics[f"Policy/{what} Gradient Norm"] = norm
+    for at, name in enumerate(("Q1", "Q2", "Value", "TD Error", "Log Probability")):
+        for kind, number in zip(("Min", "Mean", "Max"), numbers[3 * at : 3 * at + 3], strict=True):
+            statistics[f"Policy/{name} {kind}"] = number
+    statistics["Policy/Entropy"] = -statistics["Policy/Log Probability Mean"]
+    for name, mean in zip(signals, numbers[15:], strict=True):
+        statistics[f"Policy/{name.capitalize()} Value"] = mean
+    return statistics
+
+
+def _of_all(
+    columns: list[list[Tensor]], replicas: Replicas, parts: Sequence[tuple[ReplicaSlice, int]]
+) -> list[list[Tensor]]:
+    """Return each step's columns for all replicas' rows, given those for this replica's part of the rows."""
+    whole = [
+        [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in column]
+        for column, (_, rows) in zip(columns, parts, strict=True)
+    ]
+    for ours, of_all, (here, _) in zip(columns, whole, parts, strict=True):
+        for tensor, target in zip(ours, of_all, strict=True):
+            target[here.rows] = tensor * here.weight
+    replicas.add_up(*(tensor for column in whole for tensor in column))
+    return whole
 
 
 # Statistics of an episode's rewards from all signals except the environment's, computed for each piece on arrival.
@@ -303,7 +298,7 @@ class EpisodeRewards:
         rewards = np.empty((count, len(self._others)))
         for start in range(0, count, BLOCK):
             block = slice(start, start + BLOCK)
-            taken = self._maker.transitions(_block(whole, block))
+            taken = self._maker.transitions(whole.part(block))
             for column, signal in enumerate(self._others):
                 rewards[block, column] = signal.rewards(taken) * signal.strength
         return rewards
@@ -324,11 +319,3 @@ def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: Enco
     others = tuple(next_of(row, final) for row, final in zip(rows.others, finals.others, strict=True))
     columns = {**batch.rows, "terminated": terminated}
     return ReplayedRows(rows, EncodedObservations(next_of(rows.vectors, finals.vectors), others), columns)
-
-
-def _block(whole: ReplayedRows, rows: slice) -> ReplayedRows:
-    def cut(encoded: EncodedObservations) -> EncodedObservations:
-        return EncodedObservations(encoded.vectors[rows], tuple(other[rows] for other in encoded.others))
-
-    columns = {name: column[rows] for name, column in whole.columns.items()}
-    return ReplayedRows(cut(whole.observations), cut(whole.next_observations), columns)

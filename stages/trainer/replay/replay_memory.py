@@ -9,7 +9,8 @@ Axis letters: N rows and K pieces in a batch, B rows in a sample, S sequences of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,10 @@ from headrace.queues.columns import Column, action_columns, memory_column
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
-from headrace.stages.trainer.replay.replay_store import BLOCK_BYTES, LazyColumn, ObservationStore
 
 Index = NDArray[np.int64]
+
+BLOCK_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class ReplayedRows:
         """Return views of the rows in a slice; if there are sequences, the slice must contain complete sequences."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         sequences = None if self.sequences is None else self.sequences.part(rows)
-        return ReplayedRows(_part(self.observations, rows), _part(self.next_observations, rows), columns, sequences)
+        return ReplayedRows(_pick(self.observations, rows), _pick(self.next_observations, rows), columns, sequences)
 
 
 class ReplayMemory:
@@ -247,12 +249,11 @@ class ReplayMemory:
         self.observations.restore(self.observations.touched, used)
 
     def _gather(self, at: Index, sequences: ReplayedSequences | None = None) -> ReplayedRows:
-        return ReplayedRows(
-            self.observations.read(self._rows["slot"].take(at)),
-            self.observations.read(self._rows["next_slot"].take(at)),
-            {name: self._rows[name].take(at) for name in self._sampled},
-            sequences,
-        )
+        columns = dict[str, Array]()
+        for name in self._sampled:
+            columns[name] = self._rows[name].take(at)
+        before, after = self._rows["slot"].take(at), self._rows["next_slot"].take(at)
+        return ReplayedRows(self.observations.read(before), self.observations.read(after), columns, sequences)
 
     def _evict(self, oldest: int) -> None:
         """Remove the rows before `oldest`, and the observations that only these rows refer to.
@@ -395,5 +396,150 @@ def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[n
     return same
 
 
-def _part(observations: EncodedObservations, rows: slice) -> EncodedObservations:
-    return EncodedObservations(observations.vectors[rows], tuple(other[rows] for other in observations.others))
+# Columns, which allocate memory only as they fill, and the slots of observations.
+
+_FIRST_SLOTS = 1024
+
+
+class LazyColumn:
+    """Rows of one shape and dtype, in blocks that are allocated when first written to.
+
+    On Linux, `np.empty` of a large array costs nothing until its pages are written. But a system may refuse to reserve
+    more memory than it has, and 10^6 images of 84×84×4 take 28 GB. Blocks are therefore limited to `block_bytes`. A
+    column that fits into one block, as vectors usually do, is a single array, so gathering from it is one operation.
+
+    Args:
+        column: name, dtype and shape of a row.
+        capacity: the maximum number of rows.
+        block_bytes: the maximum size of a block in bytes (but at least one row).
+    """
+
+    def __init__(self, column: Column, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
+        self.name = column.name
+        self.dtype = np.dtype(column.dtype)
+        self.shape = column.shape
+        row_bytes = max(1, self.dtype.itemsize * math.prod(column.shape))
+        self._capacity = capacity
+        self._rows = max(1, min(capacity, block_bytes // row_bytes))
+        self._blocks: list[Array] = []
+
+    def take(self, index: Index) -> Array:
+        """Return rows [n, *shape] that have been written, as a new array."""
+        if len(self._blocks) == 1:
+            return self._blocks[0].take(index, axis=0)
+        out = np.empty((len(index), *self.shape), self.dtype)
+        for block, chosen, at in self._by_block(index):
+            out[chosen] = block[at]
+        return out
+
+    def put(self, index: Index, rows: Array) -> None:
+        """Write rows [n, *shape] to positions [n], each below the capacity."""
+        if not len(index):
+            return
+        self._reach(int(index.max()) + 1)
+        if len(self._blocks) == 1:
+            self._blocks[0][index] = rows
+            return
+        for block, chosen, at in self._by_block(index):
+            block[at] = rows[chosen]
+
+    def parts(self, rows: int) -> Iterator[Array]:
+        """Yield the first `rows` rows as views of contiguous arrays, allocating blocks that were never written to."""
+        self._reach(rows)
+        for block in self._blocks:
+            yield block[: max(0, rows)]
+            rows -= len(block)
+
+    def _reach(self, rows: int) -> None:
+        while len(self._blocks) * self._rows < rows:
+            left = self._capacity - len(self._blocks) * self._rows
+            self._blocks.append(np.empty((min(self._rows, left), *self.shape), self.dtype))
+
+    def _by_block(self, index: Index) -> Iterator[tuple[Array, Index, Index]]:
+        number, at = np.divmod(index, self._rows)
+        for block in np.unique(number).tolist():
+            chosen = np.flatnonzero(number == block)
+            yield self._blocks[block], chosen, at[chosen]
+
+
+class ReusedSlots:
+    """Allocates slots, which are row numbers 0, 1, …; the slots freed last are the first to be reused.
+
+    Memory use grows with the largest number of slots in use at the same time, not with `capacity`.
+
+    Args:
+        capacity: the maximum number of slots that may be in use at the same time.
+
+    Attributes:
+        touched: the number of slots that have ever been in use. These slots have the lowest numbers, and only they take
+            memory.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._slots: Index = np.empty(0, np.int64)
+        """The slots in use, followed by the free slots."""
+        self._used = self.touched = 0
+
+    def clear(self) -> None:
+        """Free all slots, as if none had ever been in use."""
+        self.restore(0, np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        """Return the number of slots in use."""
+        return self._used
+
+    def allocate(self, count: int) -> Index:
+        """Mark `count` free slots as in use, and return them as a new array [count]."""
+        total, missing = len(self._slots), self._used + count - len(self._slots)
+        if missing > 0:
+            grown = min(self._capacity, total + max(missing, total, _FIRST_SLOTS))
+            self._slots = np.concatenate((self._slots, np.arange(total, grown)))
+        slots = self._slots[self._used : self._used + count].copy()
+        self._used += count
+        if count:
+            self.touched = max(self.touched, int(slots.max()) + 1)
+        return slots
+
+    def release(self, slots: Index) -> None:
+        """Free slots that are in use."""
+        self._used -= len(slots)
+        self._slots[self._used : self._used + len(slots)] = slots
+
+    def restore(self, touched: int, used: Index) -> None:
+        """Mark the slots in `used` as in use; all of them are below `touched`."""
+        free = np.ones(touched, np.bool_)
+        free[used] = False
+        self._slots = np.concatenate((used, np.flatnonzero(free)))
+        self._used, self.touched = len(used), touched
+
+
+class ObservationStore(ReusedSlots):
+    """Stores encoded observations in slots, each only once even if several rows refer to it.
+
+    Args:
+        layout: the columns of an observation.
+        capacity: the maximum number of slots that may be in use at the same time.
+        block_bytes: see `LazyColumn`.
+    """
+
+    def __init__(self, layout: ObservationLayout, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
+        super().__init__(capacity)
+        self.columns = [LazyColumn(column, capacity, block_bytes) for column in layout.columns()]
+
+    def write(self, slots: Index, observations: EncodedObservations) -> None:
+        """Write n observations into n slots."""
+        for column, array in zip(self.columns, (observations.vectors, *observations.others), strict=True):
+            column.put(slots, array)
+
+    def read(self, slots: Index) -> EncodedObservations:
+        """Return the observations in n slots, as new arrays."""
+        vectors, *images = self.columns
+        others = list[Array]()
+        for column in images:
+            others.append(column.take(slots))
+        return EncodedObservations(vectors.take(slots), tuple(others))
+
+    def vectors(self, slots: Index) -> Array:
+        """Return only the vectors of the observations in n slots, as a new array."""
+        return self.columns[0].take(slots)

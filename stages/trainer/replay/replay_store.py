@@ -1,9 +1,8 @@
-"""Columns of a replay memory, which allocate memory only as they fill, and the file format that stores them."""
+"""The file that stores a replay memory."""
 
 from __future__ import annotations
 
 import json
-import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -14,158 +13,9 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.columns import Column
 from headrace.queues.messages import Array
 from headrace.queues.windows_files import write_all, write_whole
-from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
-
-Index = NDArray[np.int64]
-
-BLOCK_BYTES = 2**30
-_FIRST_SLOTS = 1024
-
-
-class LazyColumn:
-    """Rows of one shape and dtype, in blocks that are allocated when first written to.
-
-    On Linux, `np.empty` of a large array costs nothing until its pages are written. But a system may refuse to reserve
-    more memory than it has, and 10^6 images of 84×84×4 take 28 GB. Blocks are therefore limited to `block_bytes`. A
-    column that fits into one block, as vectors usually do, is a single array, so gathering from it is one operation.
-
-    Args:
-        column: name, dtype and shape of a row.
-        capacity: the maximum number of rows.
-        block_bytes: the maximum size of a block in bytes (but at least one row).
-    """
-
-    def __init__(self, column: Column, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
-        self.name = column.name
-        self.dtype = np.dtype(column.dtype)
-        self.shape = column.shape
-        row_bytes = max(1, self.dtype.itemsize * math.prod(column.shape))
-        self._capacity = capacity
-        self._rows = max(1, min(capacity, block_bytes // row_bytes))
-        self._blocks: list[Array] = []
-
-    def take(self, index: Index) -> Array:
-        """Return rows [n, *shape] that have been written, as a new array."""
-        if len(self._blocks) == 1:
-            return self._blocks[0].take(index, axis=0)
-        out = np.empty((len(index), *self.shape), self.dtype)
-        for block, chosen, at in self._by_block(index):
-            out[chosen] = block[at]
-        return out
-
-    def put(self, index: Index, rows: Array) -> None:
-        """Write rows [n, *shape] to positions [n], each below the capacity."""
-        if not len(index):
-            return
-        self._reach(int(index.max()) + 1)
-        if len(self._blocks) == 1:
-            self._blocks[0][index] = rows
-            return
-        for block, chosen, at in self._by_block(index):
-            block[at] = rows[chosen]
-
-    def parts(self, rows: int) -> Iterator[Array]:
-        """Yield the first `rows` rows as views of contiguous arrays, allocating blocks that were never written to."""
-        self._reach(rows)
-        for block in self._blocks:
-            yield block[: max(0, rows)]
-            rows -= len(block)
-
-    def _reach(self, rows: int) -> None:
-        while len(self._blocks) * self._rows < rows:
-            left = self._capacity - len(self._blocks) * self._rows
-            self._blocks.append(np.empty((min(self._rows, left), *self.shape), self.dtype))
-
-    def _by_block(self, index: Index) -> Iterator[tuple[Array, Index, Index]]:
-        number, at = np.divmod(index, self._rows)
-        for block in np.unique(number).tolist():
-            chosen = np.flatnonzero(number == block)
-            yield self._blocks[block], chosen, at[chosen]
-
-
-class ReusedSlots:
-    """Allocates slots, which are row numbers 0, 1, …; the slots freed last are the first to be reused.
-
-    Memory use grows with the largest number of slots in use at the same time, not with `capacity`.
-
-    Args:
-        capacity: the maximum number of slots that may be in use at the same time.
-
-    Attributes:
-        touched: the number of slots that have ever been in use. These slots have the lowest numbers, and only they take
-            memory.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._slots: Index = np.empty(0, np.int64)
-        """The slots in use, followed by the free slots."""
-        self._used = self.touched = 0
-
-    def clear(self) -> None:
-        """Free all slots, as if none had ever been in use."""
-        self.restore(0, np.empty(0, np.int64))
-
-    def __len__(self) -> int:
-        """Return the number of slots in use."""
-        return self._used
-
-    def allocate(self, count: int) -> Index:
-        """Mark `count` free slots as in use, and return them as a new array [count]."""
-        total, missing = len(self._slots), self._used + count - len(self._slots)
-        if missing > 0:
-            grown = min(self._capacity, total + max(missing, total, _FIRST_SLOTS))
-            self._slots = np.concatenate((self._slots, np.arange(total, grown)))
-        slots = self._slots[self._used : self._used + count].copy()
-        self._used += count
-        if count:
-            self.touched = max(self.touched, int(slots.max()) + 1)
-        return slots
-
-    def release(self, slots: Index) -> None:
-        """Free slots that are in use."""
-        self._used -= len(slots)
-        self._slots[self._used : self._used + len(slots)] = slots
-
-    def restore(self, touched: int, used: Index) -> None:
-        """Mark the slots in `used` as in use; all of them are below `touched`."""
-        free = np.ones(touched, np.bool_)
-        free[used] = False
-        self._slots = np.concatenate((used, np.flatnonzero(free)))
-        self._used, self.touched = len(used), touched
-
-
-class ObservationStore(ReusedSlots):
-    """Stores encoded observations in slots, each only once even if several rows refer to it.
-
-    Args:
-        layout: the columns of an observation.
-        capacity: the maximum number of slots that may be in use at the same time.
-        block_bytes: see `LazyColumn`.
-    """
-
-    def __init__(self, layout: ObservationLayout, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
-        super().__init__(capacity)
-        self._layout = layout
-        self.columns = [LazyColumn(column, capacity, block_bytes) for column in layout.columns()]
-
-    def write(self, slots: Index, observations: EncodedObservations) -> None:
-        """Write n observations into n slots."""
-        arrays = self._layout.as_columns(observations)
-        for column in self.columns:
-            column.put(slots, arrays[column.name])
-
-    def read(self, slots: Index) -> EncodedObservations:
-        """Return the observations in n slots, as new arrays."""
-        return self._layout.from_columns({column.name: column.take(slots) for column in self.columns})
-
-    def vectors(self, slots: Index) -> Array:
-        """Return only the vectors of the observations in n slots, as a new array."""
-        return self.columns[0].take(slots)
-
+from headrace.stages.trainer.replay.replay_memory import LazyColumn
 
 # The file is written from, and read into, the memory's own arrays, so a large memory is never held twice. The file is
 # either complete or absent: it is written under a temporary name, synced to disk, and renamed. Its layout is: `MAGIC`,

@@ -13,7 +13,7 @@ from headrace.queues.specs import ActionSpec
 from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.environments.engines.unity.demo_steps import DemoReader
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 
 OTHER = replace(SPEC, behavior_id="Other?team=1", actions=ActionSpec(0, (4,)))
 
@@ -36,7 +36,7 @@ def test_a_recording_becomes_a_demo_file_that_holds_the_same_steps(record, tmp_p
     target = tmp_path / "new" / "Expert.demo"
     (written,) = write_demos(source, target)
     assert written == target
-    stream, demo = load_recorded(source, "Test"), load_recorded(str(target), "Test")
+    stream, demo = load_demonstrations(source, "Test"), load_demonstrations(str(target), "Test")
     np.testing.assert_array_equal(demo.observations.vectors, stream.observations.vectors)
     np.testing.assert_array_equal(demo.continuous, stream.continuous)
     assert demo.lengths.tolist() == [3, 2]
@@ -49,7 +49,7 @@ def test_a_folder_gets_a_file_for_each_recorded_behaviour(record, tmp_path):
     written = write_demos(source, tmp_path / "demos")
     assert [path.name for path in written] == ["Other.demo", "Test.demo"]
     assert [len(found) for found in written.values()] == [2, 3]
-    assert len(load_recorded(str(tmp_path / "demos" / "Other.demo"), "Other")) == 2
+    assert len(load_demonstrations(str(tmp_path / "demos" / "Other.demo"), "Other")) == 2
 
 
 def test_several_behaviours_do_not_go_into_one_file(record, tmp_path):

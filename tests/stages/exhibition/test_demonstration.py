@@ -7,7 +7,7 @@ from headrace.queues.messages import ActionBatch, TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
 from headrace.stages.exhibition.demonstration import Demonstration
 from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 
@@ -39,7 +39,7 @@ def test_each_step_is_recorded_with_its_action_and_the_result(recorded):
     seen = result.steps[LEFT].observations[0][0].copy()
     play(group, result, demonstration, 60)
     demonstration.close()
-    found = load_recorded(str(demonstration.path), "Volley")
+    found = load_demonstrations(str(demonstration.path), "Volley")
     assert len(found) == demonstration.steps - 1 == 59  # what comes of the last decision is not known
     assert len(found.episode_lengths) > 1
     first = batches(demonstration)[0]
@@ -72,5 +72,5 @@ def test_a_long_game_is_written_in_parts_as_one_episode(tmp_path):
     play(group, group.reset(2), demonstration, 200)
     assert sum(batch.num_rows for batch in batches(demonstration)) == 192  # as if the process had been killed
     demonstration.close()
-    found = load_recorded(str(demonstration.path), "Volley")
+    found = load_demonstrations(str(demonstration.path), "Volley")
     assert found.episode_lengths.tolist() == [199]

@@ -14,8 +14,8 @@ from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
 from headrace.stages.policy.design import MASK_PENALTY, branch_slices
 from headrace.stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
-from headrace.stages.policy.network.actor import TorchPolicy
 from headrace.stages.policy.network.layers import ACTIVATIONS, categorical_log_probs, gaussian_log_probs
+from headrace.stages.policy.network.torch_policy import TorchPolicy
 from headrace.stages.policy.numpy_policy import act_together
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))

@@ -14,8 +14,9 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy import NumpyPolicy, PolicyDesign, Recall, policy_layout
 from headrace.stages.policy.memories import nothing_recalled
-from headrace.stages.policy.network.actor import ActorNetwork, TorchPolicy
+from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.layers import Inputs, gaussian_scores
+from headrace.stages.policy.network.torch_policy import TorchPolicy
 from headrace.stages.policy.sampling import sample_gaussian, sample_squashed
 from headrace.stages.policy.state_noise import StateNoise
 

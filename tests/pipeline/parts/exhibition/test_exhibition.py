@@ -24,7 +24,7 @@ from headrace.pipeline.policies.export import export_policy
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 from headrace.stages.trainer.ppo import PPOTrainer
 from headrace.stages.trainer.protocol import TrainerContext
 
@@ -144,7 +144,7 @@ async def test_the_players_keys_move_the_agent_and_are_recorded(tmp_path):
     stream = tmp_path / "demonstrations" / "Volley-agent_processor-0001.stream"
     assert f"{tmp_path.name}/demonstrations/{stream.name}" in host.told["saved"]
     for path in (stream, stream.with_suffix(".demo")):
-        found = load_recorded(str(path), "Volley")
+        found = load_demonstrations(str(path), "Volley")
         assert len(found) >= 20
         assert (found.choices == [0, 0]).all()
 

@@ -13,7 +13,7 @@ from headrace.stages.games import connect_four
 from headrace.stages.games.connect_four import ConnectFourGroup
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import design_of
-from headrace.stages.policy.network.actor import TorchPolicy
+from headrace.stages.policy.network.torch_policy import TorchPolicy
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
 

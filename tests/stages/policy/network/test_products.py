@@ -10,7 +10,7 @@ from tensors import assert_close
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign, ProductSettings
-from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.products import PROVIDERS, HiddenProducts, Provider, fastest, measure_fastest

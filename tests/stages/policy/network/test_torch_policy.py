@@ -22,7 +22,7 @@ from headrace.stages.policy import (
 )
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.network import ActorNetwork, Inputs, seeded
-from headrace.stages.policy.network.actor import TorchPolicy
+from headrace.stages.policy.network.torch_policy import TorchPolicy
 from headrace.stages.policy.sampling import action_features, first_action_features
 
 VECTOR = ObservationSpec("vector", (3,))

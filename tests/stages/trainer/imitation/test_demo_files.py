@@ -14,7 +14,7 @@ from properties import examples
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations, load_recorded
+from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo, write_unity_demo
 
 BALL = BehaviorSpec("Ball", (ObservationSpec("state", (1,)),), ActionSpec(1))
@@ -62,7 +62,7 @@ def test_a_folder_stands_for_all_its_recordings_whatever_their_behaviours_are_ca
     unity_file(demos / "b.demo", episode(3), described=brain("My Behavior?team=1"))
     unity_file(demos / "a.demo", episode(2))
     assert load_demonstrations("demos", BALL, tmp_path).lengths.tolist() == [2, 3]
-    assert load_recorded("demos", "Ball", tmp_path).spec == replace(
+    assert load_demonstrations("demos", "Ball", tmp_path).spec == replace(
         BALL, actions=ActionSpec(1), observations=(ObservationSpec("state", (1,)),)
     )
 

@@ -8,7 +8,7 @@ import pytest
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.engines.godot.messages import AgentSpaces, behavior_spec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_demonstrations, load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 
 JUMP = {"size": 3, "action_type": "discrete"}
 MOVE = {"size": 2, "action_type": "continuous"}
@@ -88,4 +88,4 @@ def test_other_environments_and_none_are_refused(tmp_path):
     with pytest.raises(StageError, match="environment.kind: godot"):
         load_demonstrations(path, other)
     with pytest.raises(StageError, match="environment.kind: godot"):
-        load_recorded(path, "Agent")
+        load_demonstrations(path, "Agent")

@@ -10,7 +10,7 @@ from headrace.pipeline.policies.demo_files import write_demos
 from headrace.queues.errors import StreamError
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_demonstrations, load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 
 
 def test_a_file_is_found_next_to_the_yaml_first_and_then_in_the_working_directory(
@@ -176,7 +176,7 @@ def test_without_an_environment_the_behaviour_is_the_recorded_one_of_that_name(r
     team = replace(SPEC, behavior_id="Expert?team=1")
     record([expert([2], team)], "demos/a.stream", spec=team)
     record([expert([3])], "demos/b.stream")
-    found = load_recorded("demos", "Test", tmp_path)
+    found = load_demonstrations("demos", "Test", tmp_path)
     assert found.spec == SPEC
     assert found.lengths.tolist() == [2, 3]
 
@@ -186,4 +186,4 @@ def test_files_that_disagree_with_each_other_are_refused(record, expert, tmp_pat
     record([expert([2])], "demos/a.stream")
     record([expert([3], wide)], "demos/b.stream", spec=wide)
     with pytest.raises(StageError, match=r"b\.stream: demonstrations of Test do not fit Test: observation 0"):
-        load_recorded("demos", "Test", tmp_path)
+        load_demonstrations("demos", "Test", tmp_path)

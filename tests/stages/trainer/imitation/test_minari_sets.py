@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_recorded
+from headrace.stages.trainer.imitation import load_demonstrations
 from headrace.stages.trainer.imitation.minari_sets import demonstrations_of
 
 OBSERVED = spaces.Box(-np.inf, np.inf, (2,))
@@ -76,11 +76,11 @@ def test_a_data_set_on_this_machine_is_read_by_its_id(tmp_path, monkeypatch):
     minari.create_dataset_from_buffers(
         dataset_id="test/expert-v0", buffer=[buffer], observation_space=OBSERVED, action_space=spaces.Box(-2, 2, (1,))
     )
-    assert load_recorded("minari:test/expert-v0", "Test").continuous.tolist() == [[1], [-0.5]]
+    assert load_demonstrations("minari:test/expert-v0", "Test").continuous.tolist() == [[1], [-0.5]]
     with pytest.raises(
         StageError, match=r"the dataset is not on this machine; download it first: minari download test/other-v0"
     ):
-        load_recorded("minari:test/other-v0", "Test")
+        load_demonstrations("minari:test/other-v0", "Test")
 
 
 def test_without_minari_it_says_what_to_install(monkeypatch):
@@ -89,4 +89,4 @@ def test_without_minari_it_says_what_to_install(monkeypatch):
         StageError,
         match=r"Test: demo_path 'minari:x': Minari or one of its extras is not installed; run: pip install \"minari\[hdf5,hf\]\"",
     ):
-        load_recorded("minari:x", "Test")
+        load_demonstrations("minari:x", "Test")

@@ -47,7 +47,7 @@ class ByHand:
         chosen = torch.from_numpy(batch.rows["discrete_actions"]).T
         log_probs = sum(one.log_prob(choice) for one, choice in zip(branches, chosen, strict=True))
         self.log_ratios = log_probs.detach().numpy() - batch.rows["log_probs"].sum(1)
-        self.found = vtrace(
+        self.targets, self.advantages = vtrace(
             self.log_ratios.astype(np.float64),
             batch.rewards[:, None].astype(np.float64),
             values.detach().numpy().astype(np.float64),
@@ -66,9 +66,9 @@ def test_an_update_has_the_losses_of_the_paper_summed_over_all_rows():
     batch, reported = experience(SPEC, [4] * 8), Reported()
     assert learn_once(impala(statistics=reported), batch) == 32
     expected = ByHand(batch)
-    advantages = expected.found.advantages[:, 0]
+    advantages = expected.advantages[:, 0]
     assert reported.last("loss/policy_gradient") == pytest.approx(-(expected.log_probs * advantages).sum(), rel=1e-4)
-    errors = expected.values - expected.found.targets
+    errors = expected.values - expected.targets
     assert reported.last("loss/baseline") == pytest.approx(0.5 * (errors**2).sum(), rel=1e-4)
     assert reported.last("loss/entropy") == pytest.approx(-expected.entropy, rel=1e-4)
     total = reported.last("loss/policy_gradient") + 0.5 * reported.last("loss/baseline")
@@ -77,7 +77,7 @@ def test_an_update_has_the_losses_of_the_paper_summed_over_all_rows():
     assert reported.last("Policy/Importance Ratio") == pytest.approx(np.minimum(ratios, 1).mean(), rel=1e-4)
     assert reported.last("Policy/Clipped Ratios") == pytest.approx((ratios > 1).mean())
     assert reported.last("Policy/Ratio Max") == pytest.approx(ratios.max(), rel=1e-4)
-    explained = 1 - (expected.found.targets - expected.values).var() / expected.found.targets.var()
+    explained = 1 - (expected.targets - expected.values).var() / expected.targets.var()
     assert reported.last("Policy/Extrinsic Explained Variance") == pytest.approx(explained, rel=1e-4)
 
 
@@ -93,14 +93,14 @@ def test_advantages_are_clipped_if_configured():
     batch, reported = experience(SPEC, [4] * 8), Reported()
     learn_once(impala(statistics=reported, hyperparameters={"clip_advantage": 0.25}), batch)
     expected = ByHand(batch)
-    clipped = np.clip(expected.found.advantages[:, 0], -0.25, 0.25)
+    clipped = np.clip(expected.advantages[:, 0], -0.25, 0.25)
     assert reported.last("loss/policy_gradient") == pytest.approx(-(expected.log_probs * clipped).sum(), rel=1e-4)
 
 
 def test_clip_advantage_true_makes_negative_advantages_zero():
     batch, plain = experience(SPEC, [4] * 8), Reported()
     expected = ByHand(batch)
-    advantages = expected.found.advantages[:, 0]
+    advantages = expected.advantages[:, 0]
     assert (advantages < 0).any() and (advantages > 0).any()
     for clip, used in ((True, np.maximum(advantages, 0)), (False, advantages), (None, advantages)):
         learn_once(impala(statistics=plain, hyperparameters={"clip_advantage": clip}), batch)

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.trainer.on_policy.signals import explained_variances
+from headrace.stages.trainer.on_policy.trainer import explained_variances
 from headrace.stages.trainer.ppo import advantages, normalized
 
 

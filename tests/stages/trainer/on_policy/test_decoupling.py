@@ -113,7 +113,7 @@ def test_every_ratio_is_1_before_the_first_step(case):
     (minibatches,) = rollout.epochs(1, 16, np.random.default_rng(0))
     seen = 0
     for minibatch in minibatches:
-        own = minibatch.own if kind == "poca" else minibatch
+        own = minibatch
         policy = trainer.update.losses(minibatch, COEFFICIENTS)[0][0]
         assert own.advantages.shape == own.old_log_probs.shape
         assert_close(policy, -own.advantages.mean(), rtol=1e-4, atol=1e-6)

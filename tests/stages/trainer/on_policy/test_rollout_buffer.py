@@ -9,7 +9,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import Intake
 from headrace.stages.trainer.on_policy.rollout import RolloutBuffer, SequenceCuts
-from headrace.stages.trainer.on_policy.signals import BufferTransitions
+from headrace.stages.trainer.on_policy.trainer import BufferTransitions
 
 
 def rows(start, n):

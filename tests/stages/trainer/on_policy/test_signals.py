@@ -6,7 +6,7 @@ from trainer_samples import Reported, experience
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.on_policy.signals import BufferTransitions
+from headrace.stages.trainer.on_policy.trainer import BufferTransitions
 from headrace.stages.trainer.ppo import advantages
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(0, (3,)))

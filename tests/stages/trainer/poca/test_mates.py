@@ -31,11 +31,6 @@ def test_mates_equal_those_of_a_loop_over_all_pairs(keys):
     assert (mates.present.sum(1) == [len(each) for each in expected]).all()
 
 
-def test_sums_are_only_over_the_mates():
-    mates = mates_of(np.zeros(4, np.int64), np.array([5, 5, 5, 6]), np.ones(4, np.int64))
-    assert mates.sums(np.array([1, 10, 100, 1000], np.float32)).tolist() == [110, 101, 11, 0]
-
-
 def test_rows_from_before_a_resume_have_no_mates(make_trainer):
     """A resumed run's ticks restart at 0; agents that were mates remain mates."""
 

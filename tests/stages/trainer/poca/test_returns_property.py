@@ -132,7 +132,7 @@ def test_targets_are_those_of_loops_over_what_happened(ends, seed):
     trainer.critic = Adding()
     prepared, count = trainer.prepare(), len(trainer.buffer)
     ((minibatch,),) = prepared.rollout.epochs(1, count, np.random.default_rng(0))
-    returns = minibatch.own.returns[minibatch.rows.argsort(), 0].tolist()
+    returns = minibatch.returns[minibatch.rows.argsort(), 0].tolist()
     baselines = prepared.estimates["Baseline Estimate"][:, 0].tolist()
     agents = np.concatenate([batch.trajectories["agent_ids"].repeat(batch.lengths) for batch in batches]).tolist()
     ticks = np.concatenate([batch.rows["ticks"] for batch in batches]).tolist()

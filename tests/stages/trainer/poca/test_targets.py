@@ -19,7 +19,7 @@ def prepare(make_trainer):
         (minibatch,) = minibatches
         order = minibatch.rows.argsort()
         received = prepared.rewards[:, 0]
-        return received, prepared, minibatch.own.returns[order].numpy(), minibatch.own.advantages[order, 0].numpy()
+        return received, prepared, minibatch.returns[order].numpy(), minibatch.advantages[order, 0].numpy()
 
     return made
 

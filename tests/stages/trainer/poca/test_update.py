@@ -42,10 +42,10 @@ def test_the_weighted_losses_are_those_of_the_formula(trainer):
 def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(trainer):
     batch = minibatch_of(trainer)
     policy, value, baseline, _ = trainer.update.losses(batch, COEFFICIENTS)[0]
-    values, baselines = trainer.network.values_and_baselines(batch.teams)
-    assert value.item() == pytest.approx((values - batch.own.returns).square().mean().item())
+    values, baselines, _ = trainer.network.module.critic(batch.teams)
+    assert value.item() == pytest.approx((values - batch.returns).square().mean().item())
     assert_close(baselines, batch.old_baselines, msg="nothing is clipped yet")
-    assert baseline.item() == pytest.approx((baselines - batch.own.returns).square().mean().item())
+    assert baseline.item() == pytest.approx((baselines - batch.returns).square().mean().item())
     assert torch.isfinite(policy)
 
 

@@ -10,8 +10,6 @@ from headrace.stages.trainer.sac import (
     expected_values,
     half_squared_error,
     masked_mean,
-    policy_loss,
-    q_target,
     soft_values,
     taken_values,
 )
@@ -29,13 +27,6 @@ def distribution(rows):
     """Probabilities [rows, 5] of two branches side by side."""
     parts = [RANDOM.dirichlet(np.ones(size), rows) for size in BRANCHES]
     return torch.from_numpy(np.concatenate(parts, axis=1))
-
-
-def test_the_target_of_q_bootstraps_by_each_signals_discount_and_not_past_an_end():
-    rewards = torch.tensor([[1.0, 10.0], [2.0, 20.0]])
-    discounts = torch.tensor([[0.9, 0.5], [0.0, 0.5]])  # the second row terminated; the second signal goes on there
-    next_values = torch.tensor([[4.0, 8.0], [100.0, 6.0]])
-    assert_close(q_target(rewards, discounts, next_values), torch.tensor([[4.6, 14.0], [2.0, 23.0]]))
 
 
 def test_the_value_of_a_continuous_action_is_the_only_one_there_is():
@@ -86,11 +77,6 @@ def test_entropy_adds_to_the_soft_value_of_continuous_and_discrete_actions_alike
         torch.tensor(weights),
     )
     assert_close(soft, torch.tensor([expected]))
-
-
-def test_the_policys_loss_is_minus_its_soft_value_over_signals_and_rows():
-    assert policy_loss(torch.tensor([[1.0, 3.0], [5.0, 7.0]]), None).item() == -4.0
-    assert policy_loss(torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.tensor([1.0, 0.0])).item() == -2.0
 
 
 def test_the_critics_loss_is_half_the_mean_square():

@@ -8,7 +8,7 @@ import torch
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.actor import ActorNetwork
+from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.trainer.sac import Critics, drawn_for
 
 WIDTH = 64

@@ -254,8 +254,7 @@ def test_the_target_follows_v_or_of_continuous_actions_without_masks_both_qs(act
 
 def test_forbidden_choices_have_no_probability_and_no_gradient():
     update, batch = make_update(MASKED), make_batch(MASKED)
-    heads = update._heads(batch.actor_inputs)
-    _, probabilities, negentropies = update._draw(heads, torch.empty((B, 0)), batch.penalties)
+    _, probabilities, negentropies = update._draw(batch.actor_inputs, torch.empty((B, 0)), batch.penalties)
     assert (probabilities[batch.penalties < 0] == 0.0).all()
     assert torch.isfinite(negentropies).all()
     assert_close(negentropies[2, 0], torch.tensor(0.0))  # one choice is left: no entropy

@@ -1,4 +1,4 @@
-"""A policy's actor as a torch module, and the acting policy that runs it, for designs that are not plain.
+"""The acting policy that runs an actor as a torch module, for designs that are not plain.
 
 Designs that are not plain have images, sets, goals, memories or a custom network; plain designs run faster in
 `numpy_policy`. Both policies sample actions in NumPy, with `sampling`.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from headrace.queues.messages import Array, Floats, PolicyUpdate
 from headrace.stages.errors import StageError
@@ -25,123 +23,13 @@ from headrace.stages.policy.design import (
     check_layout,
     policy_layout,
 )
-from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.flat_parameters import seeded, write_named
-from headrace.stages.policy.network.layers import (
-    ACTION_GAIN,
-    Inputs,
-    draw_weights,
-    heads_with_spreads,
-    host_copies,
-    linear,
-)
+from headrace.stages.policy.memories import nothing_recalled
+from headrace.stages.policy.network.body import untrained_actor
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
-from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads, first_action_features
+from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads
 from headrace.stages.policy.state_noise import StateNoise, noise_size
-
-MU_GAIN = 0.2
-LOGITS_GAIN = 0.1
-
-
-class ActorNetwork(nn.Module):
-    """Computes action head outputs: means, log σ if state-dependent (squashed, gSDE), then each branch's logits.
-
-    The parameter `log_sigma` is [C] for a Gaussian that is not squashed; with gSDE it belongs to the noise matrix.
-
-    Args:
-        design: the policy's design.
-        learns_by_noise: whether gSDE's standard deviations also pass gradients to the layers below (SAC).
-    """
-
-    def __init__(self, design: PolicyDesign, learns_by_noise: bool = False) -> None:
-        super().__init__()
-        actions = design.spec.actions
-        self.body = NetworkBody(design)
-        self.action = linear(self.body.encoding_size, design.output_size)
-        gaussian = design.output_size - actions.mask_size
-        draw_weights(self.action, design.settings.initial_weights, ACTION_GAIN)
-        if design.settings.initial_weights == "default":
-            with torch.no_grad():
-                self.action.weight[:gaussian] *= MU_GAIN
-                self.action.weight[gaussian:] *= LOGITS_GAIN
-        shape = design.log_sigma_shape(self.body.encoding_size)
-        self.log_sigma: nn.Parameter | None = None
-        if shape is not None:
-            self.log_sigma = nn.Parameter(torch.full(shape, design.settings.initial_log_std))
-        self.squashed = design.squashed
-        self._plain, self._gsde, self._learns_by_noise = design.plain, design.gsde, learns_by_noise
-        self._continuous, self._mean_limit = actions.continuous_size, design.mean_limit
-
-    @property
-    def common_log_sigma(self) -> nn.Parameter | None:
-        """[C] log σ of the continuous actions, shared by all states; None if it depends on the state."""
-        return self.log_sigma if self._gsde is None else None
-
-    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return the action head outputs [B, H] for B rows, and the memories after each sequence."""
-        encoding, memories = self.body(inputs)
-        return self.heads(encoding), memories
-
-    def heads(self, encoding: Tensor) -> Tensor:
-        """Return the action head outputs [B, H], given the body's output."""
-        outputs: Tensor = self.action(encoding)
-        if self._gsde is None or self.log_sigma is None:
-            return outputs
-        seen = encoding if self._learns_by_noise else encoding.detach()
-        expln, limit = self._gsde.use_expln, self._mean_limit
-        return heads_with_spreads(outputs, seen, self.log_sigma, self._continuous, expln, limit)
-
-    def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return copies of all parameters except the normaliser's, with names and shapes as in `PolicyUpdate.layout`.
-
-        A plain design uses the names of `policy_layout` (matrices are [in, out]); other designs use the parameters' own
-        names.
-        """
-        return host_copies(self.acting_views(dict(self.named_parameters())))
-
-    def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load `acting_tensors()` from a policy update or a file; the normaliser's tensors are ignored.
-
-        Raises:
-            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
-                changed.
-        """
-        write_named(self.acting_views(dict(self.named_parameters())), without_normalizer(tensors), "policy")
-
-    def acting_views(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the named tensors, detached.
-
-        For a plain design, they are views with names and shapes as in `policy_layout`.
-        """
-        detached = {name: tensor.detach() for name, tensor in named.items()}
-        if not self._plain:
-            return detached
-        layers = [at for at, module in enumerate(self.body.layers) if isinstance(module, nn.Linear)]
-        of_layout = {f"body.{number}": f"body.layers.{at}" for number, at in enumerate(layers)} | {"action": "action"}
-        views = {}
-        for new, own in of_layout.items():
-            views[f"{new}.weight"] = detached[f"{own}.weight"].T
-            views[f"{new}.bias"] = detached[f"{own}.bias"]
-        if "log_sigma" in detached:
-            views["log_sigma"] = detached["log_sigma"]
-        return views
-
-
-def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """Build a design's actor, and return (name, shape) for each of its parameters."""
-    return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
-
-
-def untrained_actor(design: PolicyDesign) -> ActorNetwork:
-    """Build a design's actor, into which weights can be loaded; torch's global random state does not change."""
-    actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
-    return actor.requires_grad_(False).eval()
-
-
-def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a policy's tensors without the normaliser's."""
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith("normalizer.")}
 
 
 class TorchPolicy:
@@ -202,8 +90,7 @@ class TorchPolicy:
         recall: Recall | None = None,
     ) -> Decision:
         """See `ActingPolicy.act`."""
-        if recall is None and self.memory_size:
-            recall = self._nothing_recalled(len(observations[0]))
+        recall = recall or nothing_recalled(self, self._spec.actions, len(observations[0]))
         heads, encoding, memories = self._computed(observations, recall)
         kept = None
         if self._noise is None:
@@ -253,10 +140,6 @@ class TorchPolicy:
             heads: Floats = self._actor.heads(encoding).cpu().numpy()
         check_heads(self._spec.behavior_id, self.version, heads, observations)
         return heads, encoding.cpu().numpy(), None if after is None else after.cpu().numpy()
-
-    def _nothing_recalled(self, count: int) -> Recall:
-        first = first_action_features(self._spec.actions)
-        return Recall(np.zeros((count, self.memory_size), np.float32), np.tile(first, (count, 1)))
 
 
 Normalized = tuple[Array, Floats]
