@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 from traceback import FrameSummary
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -124,6 +126,12 @@ def _is_of_package(call: FrameSummary) -> bool:
     return call.filename.startswith(_PACKAGES) or _INSTALLED.search(call.filename) is not None
 
 
+def _is_of_zipped_library(call: FrameSummary) -> bool:
+    """Return True if a call is in a standard library that is a zip file, as in Python's embeddable Windows package."""
+    path = PurePath(call.filename)
+    return not path.is_absolute() and path.parts[0] in sys.stdlib_module_names
+
+
 def type_of(value: object) -> str:
     """Return a value's type with its article: `a list`, `an Env`."""
     name = type(value).__name__
@@ -143,7 +151,7 @@ def user_frame(error: BaseException) -> FrameSummary | None:
 def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
     """Return the last of these calls in a file that is neither Headrace's nor a library's; None if there is none."""
     foreign = [call for call in calls if not call.filename.startswith((*CODE, *_LIBRARIES, "<"))]
-    users = [call for call in foreign if not _is_of_package(call)]
+    users = [call for call in foreign if not (_is_of_package(call) or _is_of_zipped_library(call))]
     return users[-1] if users else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -34,7 +35,7 @@ def refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError) as found:
         load_config(path)
-    return [str(each).removeprefix(str(tmp_path) + "/") for each in found.value.mistakes]
+    return [str(each).removeprefix(str(tmp_path) + os.sep) for each in found.value.mistakes]
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def find_executable(path: Path, platform: str = sys.platform) -> Path:
         if (file := absolute(candidate)).is_file():
             return file
         looked_at.append(str(candidate))
-    if (command := shutil.which(path, path=startup_context().variables.get("PATH"))) is not None:
+    if len(path.parts) == 1 and (command := shutil.which(str(path), path=startup_context().variables.get("PATH"))):
         return Path(command)
     looked = ", ".join(dict.fromkeys(looked_at))
     why = _built_for_another(path, platform) or _is_a_folder(path, platform)

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 Update = TypeVar("Update")
 
 
+# Called by trainers through their context, so that imports point one way (docs/decisions/058).
 def accelerate(update: Update, context: TrainerContext, design: PolicyDesign) -> Update:
     """Return an instance of a subclass that computes the same numbers faster; if there is none, the update itself.
 
