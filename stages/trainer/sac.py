@@ -41,7 +41,6 @@ from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_de
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
-from headrace.stages.trainer.pacing import rows_per_update
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
     SINGLE_TRAINER,
@@ -129,11 +128,6 @@ class SACTrainer(Trainer):
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._learned = count()  # counts the calls to `learn` that make updates
-
-    @property
-    def rows_per_update(self) -> int:
-        """Number of steps that actors send at a time; see `pacing`."""
-        return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Add copies of trajectories to the replay memory, and update the normalisers."""
