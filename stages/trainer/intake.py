@@ -115,6 +115,12 @@ class Intake:
             return self.normalizer.apply(vectors)
         return vectors.astype(np.float32, copy=False)
 
+    def inputs(self, encoded: EncodedObservations, device: str = "cpu") -> Inputs:
+        """Return encoded observations as a network's inputs, normalised, on a device."""
+        if self.normalizer is not None:
+            encoded = EncodedObservations(self.normalized(encoded.vectors), encoded.others)
+        return Inputs.from_encoded(encoded, device)
+
     def policy(self, trainer: Trainer, acting: Mapping[str, Tensor], layout: Layout) -> PolicyUpdate:
         """Make a trainer's policy: the network's and the normaliser's tensors, concatenated in the layout's order."""
         tensors = host_copies(acting)

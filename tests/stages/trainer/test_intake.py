@@ -39,6 +39,15 @@ def test_the_normalizer_sees_the_rows_and_nothing_that_follows_them():
     np.testing.assert_array_equal(intake.normalized(rows.vectors), reference.apply(rows.vectors))
 
 
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_network_inputs_are_normalised_and_images_stay_what_they_are(normalizes):
+    intake = Intake(SPEC, normalizes)
+    rows, _ = intake.encode(batch(), 0)
+    inputs = intake.inputs(rows)
+    np.testing.assert_array_equal(inputs.vectors, intake.normalized(rows.vectors))
+    np.testing.assert_array_equal(inputs.others[0], rows.others[0])
+
+
 def test_observations_after_termination_are_zeros():
     given = batch()
     given.trajectories["next_obs_0"][0] = np.nan
