@@ -29,7 +29,7 @@ from headrace.stages.trainer.bc import BCTrainer
 from headrace.stages.trainer.exploration import EpsilonGreedy, GaussianNoise
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.impala import ImpalaTrainer
-from headrace.stages.trainer.intake import Intake as ObservationPreprocessor
+from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.poca import POCATrainer
 from headrace.stages.trainer.ppo import PPOTrainer
 from headrace.stages.trainer.protocol import Schedule, new_random, random_state, restore_random
