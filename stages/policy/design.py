@@ -55,6 +55,7 @@ class ActionDistributions(NamedTuple, Generic[Numbers]):
     """[.., choices] for each branch, the logits before forbidden choices are masked; see `action_masks`."""
 
 
+# It does not draw, so that log-probabilities are right for any exploration (docs/decisions/057).
 class Exploration(Protocol):
     """How actors draw actions while a trainer learns: from distributions that it derives from those of the network."""
 

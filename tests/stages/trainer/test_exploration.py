@@ -18,6 +18,8 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import LoadError, StageError
 from headrace.stages.policy import PolicyDesign, design_of, make_policy, policy_layout
 from headrace.stages.policy.numpy_policy import NumpyPolicy
+from headrace.stages.policy.onnx import OnnxPolicy
+from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.sampling import ActionSampler
 from headrace.stages.trainer.exploration import EpsilonGreedy, GaussianNoise
 from headrace.stages.trainer.protocol import Schedule
@@ -136,10 +138,18 @@ def test_actors_explore_and_all_other_policies_of_the_trainer_are_greedy(config,
     spec, run_config = spec_of(ActionSpec(discrete_branches=(3,))), config()
     exploring, update = policy_of(acting_design(run_config, spec))
     settings: BehaviorSettings = run_config.behavior_settings("Test")
-    elsewhere, _ = policy_of(design_of(spec, settings, run_config.source_folder))
+    greedy = design_of(spec, settings, run_config.source_folder)
+    elsewhere, _ = policy_of(greedy)
+    onnx = tmp_path / "model.onnx"
+    onnx.write_bytes(onnx_model(greedy, update))
     path = export_policy(tmp_path / "run", update, spec, settings, source_folder=run_config.source_folder)
     seen = (np.zeros((500, 2), np.float32),)
-    for policy, choices in ((exploring, {0, 1, 2}), (elsewhere, {2}), (load_acting_policy(path), {2})):
+    for policy, choices in (
+        (exploring, {0, 1, 2}),
+        (elsewhere, {2}),
+        (load_acting_policy(path), {2}),
+        (OnnxPolicy(onnx, greedy), {2}),
+    ):
         decision = policy.act(seen, None, np.random.default_rng(0), deterministic=False)
         assert set(decision.actions.discrete[:, 0].tolist()) == choices
 
