@@ -11,6 +11,7 @@ from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, M
 from headrace.config.plain_data import plain
 from headrace.config.run_config import RunConfig, merge_default_settings
 from headrace.config.section_checks import check_run, lacking_programs
+from headrace.config.tables import import_listed
 from headrace.config.validation import ONLY_CONVERTED, check, show
 from headrace.config.yaml_reader import Document, read_file, read_text
 
@@ -57,6 +58,7 @@ def load_config(
     data, sets, misplaced = apply(plain(path), parsed)
     if wrong_arguments or misplaced:
         raise ConfigError([*wrong_arguments, *misplaced])
+    _import_plugins(data, Path(), nowhere)
     config = RunConfig.from_plain(data, locate=_places_in(data, sets) if sets else nowhere)
     if complete and (lacking := [nowhere(finding.path, finding.message) for finding in lacking_programs(config)]):
         raise ConfigError(lacking)
@@ -148,6 +150,7 @@ def _check(
     data, sets, misplaced = apply(modern.data, parsed)
     mistakes = [*modern.mistakes, *wrong_arguments, *misplaced]
     locate = _LocationLookup(modern, sets)
+    _import_plugins(data, Path(modern.document.name).parent, locate)
     lacking: list[Finding] = []
     try:
         config = check(RunConfig, merge_default_settings(data), locate, ONLY_CONVERTED if converts else None)
@@ -162,6 +165,13 @@ def _check(
     if modern.old and not converts:
         notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
     return config.loaded(Path(name) if name else None, locate, notes, lacking)
+
+
+def _import_plugins(data: Mapping[str, Any], folder: Path, locate: Locate) -> None:
+    """Import the modules under `plugins`, because they add the kinds that the rest of the data may name."""
+    listed = data.get("plugins")
+    if isinstance(listed, list) and all(isinstance(module, str) for module in listed):  # else it is refused later
+        import_listed(listed, folder, locate)
 
 
 def _places_in(data: dict[str, Any], sets: Sequence[Override]) -> Locate:

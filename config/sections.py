@@ -289,6 +289,11 @@ class Sections(Settings):
     environment: SerializeAsAny[EnvironmentSettings] | None = Field(
         None, description="The environment, if it is not Unity."
     )
+    plugins: Names = Field(
+        (),
+        description="Modules to import first, which add their own kinds to Headrace's tables (docs/extending.md). They "
+        "are in the YAML's folder, in the working directory, or installed. Not in ML-Agents.",
+    )
     env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How to start environments.")
     engine_settings: EngineSettings = Field(
         default_factory=EngineSettings, description="Settings of the engine, Unity or Godot."

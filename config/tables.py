@@ -1,13 +1,16 @@
 """The class of the tables of kinds. Each extension point has a table, which modules outside Headrace can extend.
 
-The run's other processes import these modules before they read the configuration. An installed package lists its module
-in the entry-point group `headrace.plugins`; the module is imported when a name is missing from a table.
+The run's other processes import these modules before they read the configuration. A YAML lists its modules under
+`plugins`. An installed package lists its module in the entry-point group `headrace.plugins`; Headrace imports that
+module when a name is missing from a table.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
+import site
 import sys
 from collections import UserDict
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.config.errors import ConfigError, nowhere
+from headrace.config.errors import ConfigError, Locate, nowhere
 
 _GROUP = "headrace.plugins"
 _Entry = TypeVar("_Entry")
@@ -79,6 +82,31 @@ def import_plugins(modules: Sequence[str]) -> None:
     for module in modules:
         if module not in plugin_modules():
             _import(module, f"{module}, which adds kinds to tables")
+
+
+def import_listed(modules: Sequence[str], folder: Path, locate: Locate) -> None:
+    """Import the modules that a YAML lists under `plugins`.
+
+    Args:
+        modules: the modules' names.
+        folder: the YAML's folder, where modules are looked up first, then in the working directory.
+        locate: finds the line of a key in the YAML.
+
+    Raises:
+        ConfigError: if a module can't be imported; the message names its key.
+    """
+    installed = (*site.getsitepackages(), site.getusersitepackages())
+    for directory in (str(folder.resolve()), os.getcwd()):
+        if directory not in sys.path:  # before installed packages, as for a script; other processes get the same path
+            position = next((index for index, path in enumerate(sys.path) if path in installed), len(sys.path))
+            sys.path.insert(position, directory)
+    importlib.invalidate_caches()
+    for number, module in enumerate(modules):
+        try:
+            importlib.import_module(module)
+        except BaseException as error:  # as in `_import`
+            message = f"importing {module!r} raised {type(error).__name__}: {error}"
+            raise ConfigError([locate(("plugins", number), message)]) from error
 
 
 def _import(module: str, what: str) -> None:

@@ -11,7 +11,7 @@ from headrace.config import BehaviorSettings
 from headrace.config.errors import KeyPath, dotted
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.trainers import TRAINERS, TrainerKind
-from headrace.stages.errors import blaming
+from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.loading import load_attribute
 
 
@@ -82,3 +82,25 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
         except ValidationError:  # the trainer's constructor reports the mistake
             return always
     return tuple(dict.fromkeys((*always, *hyperparameters.extra_columns())))
+
+
+def exploration_of(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> Any:
+    """Return the `Exploration` that a behaviour's trainer class declares; None if policies draw from their outputs.
+
+    The arguments and errors are those of `trainer_kind`. A LoadError is also raised if the class can't make it.
+    """
+    kind = TRAINERS.get(settings.trainer_type)
+    if kind is not None and kind.implementation.startswith("headrace."):  # none of these declares one
+        return None
+    trainer = trainer_class(settings.trainer_type, folder, path)
+    where = f"{dotted(path)}.trainer_type: {settings.trainer_type}.exploration"
+    with blaming(*path, "trainer_type"):
+        try:
+            exploration = trainer.exploration(settings) if hasattr(trainer, "exploration") else None
+        except StageError as error:
+            raise LoadError(f"{where}: {error}") from error
+        except Exception as error:
+            raise LoadError(f"{where} raised {describe_error(error)}") from error
+        if exploration is None or callable(getattr(exploration, "explored", None)):
+            return exploration
+        raise LoadError(f"{where} must return None or an object with the method `explored`, got {exploration!r}")

@@ -100,6 +100,7 @@ def export_policy(
     folder = behavior_folder(run_folder, spec.name)
     name = folder.name
     files.make_folder(folder)
+    design = design_of(spec, settings, source_folder)
     content = {
         "format": FORMAT,
         "behavior": spec.name,
@@ -107,7 +108,8 @@ def export_policy(
         "step": policy.step,
         "spec": spec.to_plain(),
         "trainer_type": settings.trainer_type,
-        "squashed": design_of(spec, settings, source_folder).squashed,
+        "squashed": design.squashed,
+        **({"greedy": True} if design.greedy else {}),
         "network_settings": settings.network_settings.model_dump(mode="json"),
         "weights": _as_tensors(policy.tensors()),
     }
@@ -217,7 +219,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         learner = content.get("learner")
         return Export(
             PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
-            PolicyDesign(spec, settings, bool(content["squashed"]), folder),
+            PolicyDesign(spec, settings, bool(content["squashed"]), folder, greedy=bool(content.get("greedy"))),
             str(content["trainer_type"]),
             None if learner is None else _as_arrays(learner),
         )

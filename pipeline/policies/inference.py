@@ -37,6 +37,7 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
+from headrace.stages.trainer_lookup import exploration_of
 from headrace.startup_context import shown
 
 
@@ -105,9 +106,21 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
 
 
 def acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
-    """Return the design of a policy that explores. Its first steps are random if its trainer requires this."""
+    """Return the design of a policy that explores, in the way that its trainer requires.
+
+    Raises:
+        StageError: if the trainer has its own exploration, and the network settings ask for another.
+    """
     settings = config.behavior_settings(spec.name)
     design, values = design_of(spec, settings, config.source_folder), settings.hyperparameters
+    exploration = exploration_of(settings, config.source_folder, ("behaviors", spec.name))
+    if exploration is not None and design.gsde is not None:
+        raise StageError(
+            f"behaviors.{spec.name}.network_settings.gsde can't be combined with {settings.trainer_type}, which "
+            "explores in its own way; remove gsde",
+            ("behaviors", spec.name, "network_settings", "gsde"),
+        )
+    design = replace(design, exploration=exploration, greedy=False)
     # A custom trainer derived from SAC gets its hyperparameters as a plain YAML mapping.
     steps = values.get("random_steps", 0) if isinstance(values, Mapping) else getattr(values, "random_steps", 0)
     return replace(design, random_steps=steps if design.squashed and isinstance(steps, int) else 0, explores=True)

@@ -12,20 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.errors import dotted
 from headrace.config.network_settings import StateNoiseSettings
 from headrace.queues.columns import Column, memory_column
-from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import Floats, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer_lookup import asked_columns, squashes
+from headrace.stages.trainer_lookup import asked_columns, exploration_of, squashes
 
 Numbers = TypeVar("Numbers")
 """A NumPy array or a torch tensor."""
@@ -52,6 +53,28 @@ class ActionDistributions(NamedTuple, Generic[Numbers]):
     """
     logits: tuple[Numbers, ...]
     """[.., choices] for each branch, the logits before forbidden choices are masked; see `action_masks`."""
+
+
+# It does not draw, so that log-probabilities are right for any exploration (docs/decisions/057).
+class Exploration(Protocol):
+    """How actors draw actions while a trainer learns: from distributions that it derives from those of the network."""
+
+    def explored(
+        self,
+        heads: ActionDistributions[Floats],
+        allowed: tuple[NDArray[np.bool_], ...],
+        random: np.random.Generator,
+        step: int,
+    ) -> ActionDistributions[Floats]:
+        """Return the distributions [d, …] that d agents' actions are drawn from; `log_probs` are those of these.
+
+        Args:
+            heads: the network's distributions; the arrays must not be modified.
+            allowed: for each branch, [d, choices] true = the agent may choose this. Forbidden choices are never drawn.
+            random: the only source of randomness; the actions are drawn from it afterwards.
+            step: the trainer's step when it made the policy, so that a schedule has the same clock everywhere.
+        """
+        ...
 
 
 def action_heads_column(spec: BehaviorSpec) -> Column:
@@ -175,6 +198,11 @@ class PolicyDesign:
     defaults."""
     random_steps: int = 0
     """Number of trainer steps during which an acting policy draws uniform actions, except in deterministic play."""
+    exploration: Exploration | None = None
+    """How an acting policy explores, except in deterministic play; None to draw from the network's distributions."""
+    greedy: bool = False
+    """Whether a policy always takes the mean and the most likely choice, because only `exploration` gives its trainer's
+    outputs a meaning as distributions."""
     explores: bool = False
     """Whether an acting policy keeps each agent's gSDE noise in that agent's memory; if False, it draws new noise for
     each decision."""
@@ -262,7 +290,8 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
     squashed, columns = squashes(settings, folder, path), asked_columns(settings, folder, path)
     with blaming(*path, "trainer_type"):
         check_extra_columns(columns, f"{dotted(path)}.trainer_type: {settings.trainer_type}")
-    return PolicyDesign(spec, settings.network_settings, squashed, folder, extra_columns=columns)
+    greedy = exploration_of(settings, folder, path) is not None
+    return PolicyDesign(spec, settings.network_settings, squashed, folder, extra_columns=columns, greedy=greedy)
 
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]

@@ -124,10 +124,12 @@ class NumpyPolicy:
     def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
         """Return True if `act_together` can decide for both policies.
 
-        They must share a design, and neither may sample uniformly.
+        They must share a design, and neither may explore by itself or sample uniformly.
         """
         if not isinstance(other, NumpyPolicy) or self._design != other._design or self._noise is not None:
             return False
+        if self._design.exploration is not None:  # it depends on each policy's step
+            return deterministic
         return deterministic or not (self._sampler.uniform or other._sampler.uniform)
 
     def heads(self, observations: tuple[Array, ...]) -> Floats:

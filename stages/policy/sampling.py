@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.design import ACTION_HEADS, MASK_PENALTY, PolicyDesign, branch_slices
+from headrace.stages.policy.design import (
+    ACTION_HEADS,
+    MASK_PENALTY,
+    Exploration,
+    PolicyDesign,
+    branch_slices,
+    split_action_heads,
+)
 
 ACTION_LIMIT = 3.0
 """A plain Gaussian policy outputs a bounded action as clip(a, -3, 3) / 3, as in ML-Agents."""
@@ -100,6 +107,8 @@ class ActionSampler:
         self._actions = design.spec.actions
         self._squashed = design.squashed
         self._random_steps = design.random_steps
+        self._exploration, self._greedy = design.exploration, design.greedy
+        self._step = 0
         self.uniform = False
         """Whether the loaded policy currently samples uniformly and ignores the head outputs."""
         self._branches = branch_slices(design.spec)
@@ -115,6 +124,7 @@ class ActionSampler:
         The snapshots that self-play opponents use are never sampled uniformly.
         """
         self.uniform = update.step < self._random_steps and update.snapshot < 0
+        self._step = update.step
 
     def sample(
         self,
@@ -143,6 +153,9 @@ class ActionSampler:
         """
         d, c = len(heads), self._actions.continuous_size
         log_sigma = self.log_sigma if log_sigma is None else log_sigma
+        deterministic = deterministic or self._greedy
+        if self._exploration is not None and not deterministic:
+            heads, log_sigma = self._explored(self._exploration, heads, log_sigma, masks, random)
         uniform = self.uniform and not deterministic
         log_probs = np.empty((d, c + len(self._branches)), np.float32)
         columns: dict[str, Array] = {}
@@ -170,6 +183,23 @@ class ActionSampler:
         if self._gives_heads:
             columns[ACTION_HEADS] = self._action_heads(heads, log_sigma)
         return ActionBatch(continuous, discrete), columns
+
+    def _explored(
+        self,
+        exploration: Exploration,
+        heads: Floats,
+        log_sigma: Floats,
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+    ) -> tuple[Floats, Floats]:
+        """Return the head outputs [d, H] and log σ [d, C] of the distributions that explore."""
+        masks = np.ones((len(heads), self._actions.mask_size), np.bool_) if masks is None else masks
+        self._check_masks(masks)
+        given = split_action_heads(self._spec, self._action_heads(heads, log_sigma))
+        allowed = tuple([masks[:, branch] for branch in self._branches])
+        changed = exploration.explored(given, allowed, random, self._step)
+        spreads = [changed.log_sigmas] if self._own_spreads else []
+        return np.concatenate([changed.means, *spreads, *changed.logits], axis=1, dtype=np.float32), changed.log_sigmas
 
     def _sample_continuous(
         self,

@@ -65,7 +65,7 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
     return replace(design_of(context.spec, context.settings, context.folder), products=context.products)
 
 
-class Intake:
+class ObservationPreprocessor:
     """Encodes the batches of one behaviour.
 
     Trainers that learn only from the task's rewards ignore the observation after a terminated episode. Its vectors are
@@ -114,6 +114,12 @@ class Intake:
         if self.normalizer is not None:
             return self.normalizer.apply(vectors)
         return vectors.astype(np.float32, copy=False)
+
+    def inputs(self, encoded: EncodedObservations, device: str = "cpu") -> Inputs:
+        """Return encoded observations as a network's inputs, normalised, on a device."""
+        if self.normalizer is not None:
+            encoded = EncodedObservations(self.normalized(encoded.vectors), encoded.others)
+        return Inputs.from_encoded(encoded, device)
 
     def policy(self, trainer: Trainer, acting: Mapping[str, Tensor], layout: Layout) -> PolicyUpdate:
         """Make a trainer's policy: the network's and the normaliser's tensors, concatenated in the layout's order."""
@@ -243,8 +249,9 @@ class Transitions:
     inputs: Inputs
     """Observations that the agents acted on, without memories."""
     next_inputs: Inputs
-    """Next observations. After a terminated episode, they are as `Intake` returns them: the observation itself or, if
-    it was not finite, the previous one; the vectors are zero if none of the trainer's signals continues there."""
+    """Next observations. After a terminated episode, they are as `ObservationPreprocessor` returns them: the
+    observation itself or, if it was not finite, the previous one; the vectors are zero if none of the trainer's signals
+    continues there."""
     continuous: Tensor
     """[B, C] continuous actions in the environment's form: in [-1, 1] where bounded."""
     choices: Tensor

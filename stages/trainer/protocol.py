@@ -20,8 +20,9 @@ from headrace.config import BehaviorSettings
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import TORCHS_OWN, PolicyDesign, ProductSettings
+from headrace.stages.policy.design import TORCHS_OWN, Exploration, PolicyDesign, ProductSettings
 from headrace.stages.stage import NoStatistics, Statistics
+from headrace.stages.trainer.pacing import rows_per_update
 
 if TYPE_CHECKING:  # main and actors need no torch
     from torch import Tensor
@@ -178,6 +179,15 @@ class Trainer(ABC):
     def __init__(self, context: TrainerContext) -> None:
         self.context = context
 
+    @classmethod
+    def exploration(cls, settings: BehaviorSettings) -> Exploration | None:
+        """Return how actors draw actions while this trainer learns; None to draw from the network's distributions.
+
+        Actors call this method with the behaviour's settings, in their own processes, without an instance. If it
+        returns an object, deterministic play, evaluation and exported policies always take the best actions.
+        """
+        return None
+
     @property
     @abstractmethod
     def step(self) -> int:
@@ -189,12 +199,12 @@ class Trainer(ABC):
         """Number of updates so far, which is the version of `policy()`."""
 
     @property
-    @abstractmethod
     def rows_per_update(self) -> int:
-        """Number of rows from which `ready()` is true; `buffer_size` for an on-policy trainer.
+        """Number of rows from which `ready()` is true; it determines flow control's window.
 
-        It determines flow control's window.
+        By default, it is `buffer_size` or, for an off-policy trainer, the number of steps that actors send at a time.
         """
+        return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
 
     @property
     def corrects_age(self) -> bool:

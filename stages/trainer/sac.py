@@ -40,8 +40,7 @@ from headrace.stages.policy.network.flat_parameters import FlatParameters, seede
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
-from headrace.stages.trainer.pacing import rows_per_update
+from headrace.stages.trainer.intake import ObservationPreprocessor, policy_design, with_group_rewards
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
     SINGLE_TRAINER,
@@ -104,7 +103,7 @@ class SACTrainer(Trainer):
         self._scale = reward_scale(self._signals, h)
         ends = [float(not signal.ignores_termination) for signal in self._signals]
         beyond = 0.0 in ends or h.hindsight is not None  # hindsight needs the goal achieved by the last step
-        self._intake = Intake(spec, settings.network_settings.normalize, beyond_termination=beyond)
+        self._intake = ObservationPreprocessor(spec, settings.network_settings.normalize, beyond_termination=beyond)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         networks = SACNetworks.drawn(self._design, h, len(self._signals), self._random, context.device)
@@ -129,11 +128,6 @@ class SACTrainer(Trainer):
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._learned = count()  # counts the calls to `learn` that make updates
-
-    @property
-    def rows_per_update(self) -> int:
-        """Number of steps that actors send at a time; see `pacing`."""
-        return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
 
     def add(self, batch: TrajectoryBatch) -> None:
         """Add copies of trajectories to the replay memory, and update the normalisers."""

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from headrace.config import ConfigError, tables
+from headrace.config import ConfigError, load_config, tables
 from headrace.config.tables import Table, import_plugins
 
 
@@ -81,3 +81,19 @@ def test_an_installed_package_whose_module_fails_is_named(statement, named, tmp_
 
     with pytest.raises(ConfigError, match=f"^'more' of the installed package offering: {named}"):
         TABLE.get("anything")
+
+
+def test_modules_that_a_yaml_lists_are_imported_from_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "listed_kinds.py").write_text(f"from {__name__} import TABLE\nTABLE['listed'] = 1\n")
+    (tmp_path / "run.yaml").write_text("plugins: [listed_kinds]\nbehaviors: {A: {}}\n")
+    assert load_config(tmp_path / "run.yaml").plugins == ("listed_kinds",)
+    assert TABLE["listed"] == 1
+
+
+def test_a_listed_module_that_can_not_be_imported_is_named_with_its_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "broken_kinds.py").write_text("1 / 0\n")
+    (tmp_path / "run.yaml").write_text("behaviors: {A: {}}\nplugins: [broken_kinds]\n")
+    with pytest.raises(ConfigError, match=r"run.yaml:2: plugins.0: importing 'broken_kinds' raised ZeroDivisionError"):
+        load_config(tmp_path / "run.yaml")

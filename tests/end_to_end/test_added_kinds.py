@@ -1,4 +1,4 @@
-"""A kind that a user's script adds to a table is known in all processes of a run; test_users_modules.py has one that a package adds."""
+"""A kind that a script or a YAML's module adds is known in all processes of a run; test_users_modules.py has one that a package adds."""
 
 from __future__ import annotations
 
@@ -44,3 +44,12 @@ def test_an_environment_kind_that_a_script_adds_is_known_in_process_hosts(tmp_pa
     )
     assert done.returncode == 0, done.stdout
     assert int(done.stdout.splitlines()[-1]) >= 600
+
+
+def test_an_environment_kind_of_a_module_beside_the_yaml_is_known_in_process_hosts(start, tmp_path):
+    module = tmp_path / "modules" / "poles.py"
+    module.parent.mkdir()
+    module.write_text(KIND.replace("train:make", "poles:make"))
+    command = start({"plugins": ["poles"], **PLAIN}, beside=[module])
+    assert command.wait() == 0, command.output
+    assert "CartPole: 6" in command.output

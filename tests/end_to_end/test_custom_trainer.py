@@ -17,6 +17,7 @@ from run_folders import read_whole_checkpoint
 from headrace.config import RunConfig, load_config
 from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.run import run
+from headrace.pipeline.trial import try_run
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages import StageError
@@ -171,6 +172,13 @@ def test_state_that_can_t_be_saved_is_named_by_its_keys(folder: Path):
         run(inline(folder, "drawing:Visiting"))
 
 
+@pytest.mark.lengthy
+def test_validate_names_state_that_can_t_be_saved(folder: Path):
+    (folder / "drawing.py").write_text(DRAWING)
+    (error,), _ = try_run(inline(folder, "drawing:Visiting"))
+    assert "state['trainer']['visits'][0]['cells'] is a set, which can't be saved" in error
+
+
 FOREIGN = """
 import torch
 from my_env import long_pole
@@ -179,17 +187,23 @@ from my_env import long_pole
 def without_gradients(**options):
     torch.set_grad_enabled(False)
     return long_pole(**options)
+
+
+def inferring(**options):
+    torch.inference_mode().__enter__()
+    return long_pole(**options)
 """
 
 
-def test_a_trainer_learns_although_its_environment_has_disabled_gradients(folder: Path):
+@pytest.mark.parametrize("how", ["without_gradients", "inferring"])
+def test_a_trainer_learns_although_its_environment_has_disabled_gradients(folder: Path, how: str):
     (folder / "foreign.py").write_text(FOREIGN)
     config = inline(folder, "my_trainer:Reinforce")
     plain = config.to_plain()
-    plain["environment"]["factory"] = "foreign:without_gradients"
-    with torch.enable_grad():  # as before, afterwards
+    plain["environment"]["factory"] = f"foreign:{how}"
+    with torch.inference_mode(False), torch.enable_grad():  # as before, afterwards
         result = run(config.rewritten(plain))
-    assert result.behaviors["LongPole"].version == 2
+    assert result.behaviors["LongPole"].version >= 2
 
 
 @pytest.mark.parametrize(

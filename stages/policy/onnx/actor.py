@@ -290,6 +290,7 @@ class ActionHeads:
 
     def act(self, heads: str, deterministic: bool) -> ActionValues:
         """Compute actions from head outputs [B, H]: either sampled, or the mean and the most likely choice."""
+        deterministic = deterministic or self._design.greedy
         return ActionValues(
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),

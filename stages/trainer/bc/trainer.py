@@ -29,7 +29,7 @@ from headrace.stages.policy.sampling import ACTION_LIMIT
 from headrace.stages.trainer.adam import Adam, flushed_denormals
 from headrace.stages.trainer.bc.example_buffer import ExampleBuffer
 from headrace.stages.trainer.imitation.cloning import Examples, ImitationBatch, log_likelihood, split_logits
-from headrace.stages.trainer.intake import Intake, policy_design
+from headrace.stages.trainer.intake import ObservationPreprocessor, policy_design
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
     Schedule,
@@ -69,8 +69,8 @@ class BCTrainer(Trainer):
         # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
         design = self._design
-        self._intake = Intake(spec, settings.network_settings.normalize)
-        self._held_out_intake = Intake(spec, normalize=False)
+        self._intake = ObservationPreprocessor(spec, settings.network_settings.normalize)
+        self._held_out_intake = ObservationPreprocessor(spec, normalize=False)
         """Encodes the held-out episodes, which must not affect the normaliser."""
         self._actor = FlatParameters(seeded(self._random, lambda: ActorNetwork(design)), context.device)
         self._likelihood = MaximumLikelihood(design, self._actor)

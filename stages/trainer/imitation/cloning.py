@@ -28,7 +28,7 @@ from headrace.stages.policy.sampling import action_features, first_action_featur
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.imitation.loading import load_demonstrations
-from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.protocol import LEARNING_RATE_FLOOR, Schedule, TrainerContext
 
 _USUAL_EPOCHS = 3
@@ -78,7 +78,7 @@ class BehavioralCloning:
         settings: BehavioralCloningSettings,
         learning_rate: float,
         batch_size: int,
-        intake: Intake,
+        intake: ObservationPreprocessor,
         random: np.random.Generator,
     ) -> None:
         self._examples = examples
@@ -153,7 +153,7 @@ def make_cloning(
     actor: ClonedActor,
     learning_rate: float,
     batch_size: int,
-    intake: Intake,
+    intake: ObservationPreprocessor,
     random: np.random.Generator,
 ) -> BehavioralCloning | None:
     """Load the demonstrations and set up cloning; return None if the settings don't request cloning.

@@ -28,7 +28,7 @@ from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import environment_actions
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import Intake, Transitions, policy_design, with_group_rewards
+from headrace.stages.trainer.intake import ObservationPreprocessor, Transitions, policy_design, with_group_rewards
 from headrace.stages.trainer.on_policy.critic import CriticValues, Floats, rows_per_pass
 from headrace.stages.trainer.on_policy.rollout import InputRows, MinibatchSource, RolloutBuffer, arrays_of
 from headrace.stages.trainer.protocol import (
@@ -340,7 +340,9 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """Factor on the mean entropy of continuous actions: their number if entropies are summed, else 1."""
         self._memory = settings.network_settings.memory
         self._signals = Signals(context, self._hyperparameters)
-        self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
+        self._intake = ObservationPreprocessor(
+            spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any())
+        )
         self._images = self._image_numbers()
         self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters

@@ -17,7 +17,7 @@ from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import action_features, environment_actions
-from headrace.stages.trainer.intake import Intake, Transitions, drawn_actions
+from headrace.stages.trainer.intake import ObservationPreprocessor, Transitions, drawn_actions
 from headrace.stages.trainer.protocol import Replicas, ReplicaSlice
 from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayedSequences
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
@@ -58,7 +58,7 @@ class MinibatchMaker:
         device: the device to learn on.
     """
 
-    def __init__(self, intake: Intake, actions: ActionSpec, device: str) -> None:
+    def __init__(self, intake: ObservationPreprocessor, actions: ActionSpec, device: str) -> None:
         self._intake = intake
         self._actions = actions
         self._device = device

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,8 +67,33 @@ class UpdateRatio:
             self.restart(max(step, self._first_step))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaceSettings:
+    """When updates are due: the hyperparameters of `sac` with these names, and their meaning and defaults there."""
+
+    buffer_init_steps: int = 0
+    """Steps to collect before the first update."""
+    steps_per_update: float = 1.0
+    """Steps per update; below 1 for several updates per step."""
+    update_at: Literal["step", "episode_end"] = "step"
+    """Whether rounds of updates are counted in steps or in episodes."""
+    train_freq: int | None = None
+    """Steps or episodes in a round; None for updates as steps arrive, or rounds of one episode."""
+    gradient_steps: int | None = None
+    """Updates in each round; None for one update for every `steps_per_update` steps of the round."""
+    reward_signal_steps_per_update: float = 1.0
+    """Steps per update of the reward signals' networks, which `UpdatePace.of_signals` counts."""
+    buffer_size: int = 2**63
+    """Rows in the replay memory; a run warns if no episode ends within this number of steps."""
+
+
 class UpdatePace:
     """Determines which updates of a behaviour's policy and of its reward signals are due.
+
+        pace.add(batch, step)  # for each batch, after the step count has grown
+        while pace.is_due(pace.of_policy):
+            …  # one gradient step
+            pace.of_policy.count()
 
     Args:
         context: the trainer's context.
@@ -78,7 +104,7 @@ class UpdatePace:
         of_signals: counts the updates of the reward signals' networks.
     """
 
-    def __init__(self, context: TrainerContext, hyperparameters: SACHyperparameters) -> None:
+    def __init__(self, context: TrainerContext, hyperparameters: SACHyperparameters | PaceSettings) -> None:
         self._context = context
         self._hyperparameters = h = hyperparameters
         self._by_episodes = h.update_at == "episode_end"

@@ -55,7 +55,7 @@ class ReplayedRows:
     observations: EncodedObservations
     """[B, ...] the observations, not normalised."""
     next_observations: EncodedObservations
-    """[B, ...] the next observations; at a terminated episode's end, as returned by `Intake`."""
+    """[B, ...] the next observations; at a terminated episode's end, as returned by `ObservationPreprocessor`."""
     columns: Mapping[str, Array]
     """[B, ...] the columns `rewards`, `terminated`, actions and `action_masks`."""
     sequences: ReplayedSequences | None = None

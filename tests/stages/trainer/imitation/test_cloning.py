@@ -13,7 +13,7 @@ from headrace.stages.policy.design import design_of
 from headrace.stages.policy.network import ActorNetwork, FlatParameters, make_actor_critic, seeded
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.protocol import TrainerContext, new_random
 
 VECTOR = ObservationSpec("vector", (3,))
@@ -44,7 +44,7 @@ class Pupil:
             self.actor = ClonedActor(
                 self.design, lambda inputs: both(inputs)[0], both.values, both.gradients, both.named_views
             )
-        self.intake = Intake(spec, normalize)
+        self.intake = ObservationPreprocessor(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
         self.cloning = make_cloning(context, self.actor, rate, 32, self.intake, self.random)
 

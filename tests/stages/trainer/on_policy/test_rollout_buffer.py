@@ -7,7 +7,7 @@ from trainer_samples import experience
 from headrace.config import MemorySettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.on_policy.rollout import RolloutBuffer, SequenceCuts
 from headrace.stages.trainer.on_policy.trainer import BufferTransitions
 
@@ -42,7 +42,7 @@ def filled(lengths, memory_size=0, beyond_termination=False, **trajectories):
     )
     batch = experience(SPEC, lengths, memory_size=memory_size)
     batch = batch.replace(**{name: np.array(column) for name, column in trajectories.items()})
-    buffer.append(batch, *Intake(SPEC, False, beyond_termination).encode(batch, 0))
+    buffer.append(batch, *ObservationPreprocessor(SPEC, False, beyond_termination).encode(batch, 0))
     return buffer, batch
 
 

@@ -6,7 +6,7 @@ from replay_world import MEMORY_SIZE, SPEC, Every, Piece, World, add, new_memory
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.observations import EncodedObservations
-from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.replay.minibatch import MinibatchMaker
 from headrace.stages.trainer.replay.replay_memory import ReplayedRows
 
@@ -19,7 +19,7 @@ def world():
 
 
 def made(memory, replayed, normalize=False):
-    intake = Intake(SPEC, normalize)
+    intake = ObservationPreprocessor(SPEC, normalize)
     if normalize:
         intake.normalizer.update(np.array([[3.0, 5.0], [9.0, -5.0]], np.float32))
     maker = MinibatchMaker(intake, SPEC.actions, "cpu")
@@ -104,7 +104,7 @@ def test_masks_become_penalties_and_counts_of_allowed_choices():
         "action_masks": masks,
     }
     observations = EncodedObservations(np.zeros((2, 2), np.float32))
-    maker = MinibatchMaker(Intake(SPEC, normalize=False), actions, "cpu")
+    maker = MinibatchMaker(ObservationPreprocessor(SPEC, normalize=False), actions, "cpu")
     replayed = ReplayedRows(observations, observations, columns)
     batch = maker.minibatch(replayed, maker.transitions(replayed))
     np.testing.assert_array_equal(batch.penalties, np.where(masks, 0.0, MASK_PENALTY))

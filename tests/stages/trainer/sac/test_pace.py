@@ -12,7 +12,7 @@ from trainer_samples import VECTOR, context_of
 from headrace.config import SACHyperparameters
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.trainer.replay.pace import UpdatePace
+from headrace.stages.trainer.replay.pace import PaceSettings, UpdatePace
 
 SPEC = BehaviorSpec("Test", (VECTOR,), ActionSpec(2))
 
@@ -96,3 +96,14 @@ def test_signals_that_learn_keep_their_ratio_at_the_ends_of_rounds():
     for batch, step in pieces(np.zeros(29, np.bool_), 1):
         pace.add(batch, step)
     assert (pace.updates_due(pace.of_policy), pace.updates_due(pace.of_signals)) == (2, 10)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"steps_per_update": 3.0, "buffer_init_steps": 5}, {"train_freq": 8, "gradient_steps": 3}],
+    ids=["defaults", "steps", "rounds"],
+)
+def test_a_trainer_without_the_hyperparameters_of_sac_has_the_same_pace(given):
+    batches = list(pieces([False, False, True] * 12, 4))
+    settings = PaceSettings(**given)
+    assert made(UpdatePace(context_of("sac", SPEC), settings), batches) == made(pace_of(**given), batches)

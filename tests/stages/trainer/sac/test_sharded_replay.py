@@ -12,7 +12,7 @@ from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Barrier, ReplayRequest
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.intake import Intake
+from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.replay.replay_memory import ReplayMemory, replayed_columns
 from headrace.stages.trainer.replay.sharded_replay import (
     ASKS_SIZE,
@@ -30,7 +30,7 @@ class Shards:
     """Shards and the trainer's side of them, joined without queues between hosts."""
 
     def __init__(self, count: int, capacity: int = 300, spec: BehaviorSpec = SPEC) -> None:
-        self.intake = Intake(spec, False)
+        self.intake = ObservationPreprocessor(spec, False)
         self.replay = ShardedReplay(capacity, replayed_columns(spec), count)
         made = shard_capacity(capacity, count)
         self.shards = [ReplayShard(ReplayMemory(spec, ObservationLayout(spec), made), seed) for seed in range(count)]
@@ -147,7 +147,7 @@ def all_rows(memory: ReplayMemory) -> list[tuple[float, ...]]:
 @pytest.mark.parametrize("capacity", [500, 120])
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_rows_of_a_memory_are_divided_among_shards(shards, capacity):
-    intake, layout = Intake(SPEC, False), ObservationLayout(SPEC)
+    intake, layout = ObservationPreprocessor(SPEC, False), ObservationLayout(SPEC)
     former = ReplayMemory(SPEC, layout, capacity)
     for piece in range(10):  # of three agents by turns, some of which go on in a later batch
         batch = experience(SPEC, [17, 5, 9], piece % 4, squashed=True)
