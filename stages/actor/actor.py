@@ -373,8 +373,8 @@ class Actor(Source[Item]):
 
     def begin_source(self, source: int) -> None:
         """Continue as a new source: credits are counted from 0, and pay for the steps that the actor still holds."""
+        self._account.begin_source(source)  # gives the credits back as the source that was granted them
         self.source = source
-        self._account.begin_source(source)
         self._wake.set()
 
     def pause(self, paused: bool) -> None:
