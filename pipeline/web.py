@@ -235,7 +235,9 @@ class Site:
         self._is_name = lru_cache(maxsize=64)(self._names_this_server)
         self._app = web.Application(middlewares=[self._answer], client_max_size=options.most_body_bytes)
         self._app.on_response_prepare.append(self._add_headers)
-        self._app.add_routes(routes)
+        for route in routes:
+            kwargs = {"expect_handler": meet_expectation, **route.kwargs}
+            web.RouteDef(route.method, route.path, route.handler, kwargs).register(self._app.router)
         self._runner = web.AppRunner(
             self._app,
             handle_signals=False,
@@ -510,6 +512,13 @@ TYPES = {
     "md": "text/plain",
 }
 """Content types by file suffix."""
+
+
+async def meet_expectation(request: web.Request) -> None:
+    """Send 100 Continue if a request expects it. aiohttp's own refusal repeats the header, which may not be text."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise web.HTTPExpectationFailed(text="expected 100-continue, or no Expect header")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.RouteDef]:
