@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from headrace.stages.policy.design import PolicyDesign
@@ -9,6 +11,8 @@ from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.trainer.fast.cuda_graphs import CudaGraphs
 from headrace.stages.trainer.protocol import TrainerContext
+
+log = logging.getLogger(__name__)
 
 
 def manual_gradients(network: object, context: TrainerContext, design: PolicyDesign) -> tuple[bool, str]:
@@ -44,3 +48,8 @@ def capture(context: TrainerContext) -> tuple[CudaGraphs | None, str]:
     if network.network is not None:
         return None, "a custom network may do things that a CUDA graph does not replay"
     return CudaGraphs(context.device), "gradient steps are captured as CUDA graphs and replayed"
+
+
+def log_uncaptured(behavior: str, why: str) -> None:
+    """Log that gradient steps are not captured after all."""
+    log.info("%s: gradient steps are not captured as CUDA graphs: %s.", behavior, why)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
@@ -16,15 +15,13 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import to_device
-from headrace.stages.trainer.fast.choice import capture, manual_gradients
+from headrace.stages.trainer.fast.choice import capture, log_uncaptured, manual_gradients
 from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers, mean_of
 from headrace.stages.trainer.on_policy.rollout import Minibatch, MinibatchArrays, PackedColumns
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import GradientStep, PPOUpdate
 from headrace.stages.trainer.protocol import TrainerContext
-
-log = logging.getLogger(__name__)
 
 
 def accelerated_ppo(update: PPOUpdate, context: TrainerContext, design: PolicyDesign) -> tuple[PPOUpdate | None, str]:
@@ -36,11 +33,6 @@ def accelerated_ppo(update: PPOUpdate, context: TrainerContext, design: PolicyDe
     if graphs is None:
         return None, words if torch.device(context.device).type == "cuda" else why
     return CapturedPPOUpdate(update, graphs, partial(log_uncaptured, context.behavior)), words
-
-
-def log_uncaptured(behavior: str, why: str) -> None:
-    """Log that gradient steps are not captured after all."""
-    log.info("%s: gradient steps are not captured as CUDA graphs: %s.", behavior, why)
 
 
 class ManualPPOUpdate(PPOUpdate):

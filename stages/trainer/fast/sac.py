@@ -44,10 +44,9 @@ from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, to_device
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.trainer.fast.choice import capture, in_words
+from headrace.stages.trainer.fast.choice import capture, in_words, log_uncaptured
 from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
 from headrace.stages.trainer.fast.perceptrons import Numbers, mean_of
-from headrace.stages.trainer.fast.ppo import log_uncaptured
 from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.replay.minibatch import ReplayMinibatch, UpdateMeasures
 from headrace.stages.trainer.sac import SACUpdate
