@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
@@ -29,6 +29,7 @@ from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
+from headrace.pipeline.diagnosis.evidence import Finding
 from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run, key_of
@@ -97,6 +98,8 @@ class RunResult:
     elapsed_s: float
     scores: Mapping[str, Score] = field(default_factory=dict)
     """In inference, the scores of the episodes that each policy played, keyed by behaviour id."""
+    findings: tuple[Finding, ...] = ()
+    """Why behaviours do not learn, at most one finding for each; see docs/diagnosis.md."""
     ended_by: str = ""
     """What ended the run early, `stop` or `max_wall_time_s`; empty if the trainers were done."""
     config: RunConfig | None = field(default=None, repr=False, compare=False)
@@ -185,9 +188,10 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
                 if not isinstance(config, RunConfig):  # the caller has loaded it, and has seen its warnings
                     for warning in loaded.warnings:
                         log.warning("%s", warning)
+                warnings = loaded.warnings
                 loaded, chosen = await _shaped(loaded, stop)
                 with started_early(loaded):
-                    result = await _run(loaded, chosen, options, stop)
+                    result = await _run(loaded, chosen, options, stop, warnings)
                     return replace(result, config=loaded, environment=options.environment)
     except Exception:
         raise
@@ -214,13 +218,15 @@ async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, st
         raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
 
 
-async def _run(config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event) -> RunResult:
+async def _run(
+    config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event, warnings: Sequence[str]
+) -> RunResult:
     config = for_viewers(config)
     check_run(config)
     settings = config.checkpoint_settings
     with _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:
         if not settings.inference:
-            stack.enter_context(logged_to(folder.path, append=settings.resume))
+            stack.enter_context(logged_to(folder.path, settings.resume, warnings))
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
@@ -365,6 +371,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         bool(coordinator.shutdown.ended_by),
         elapsed_s,
         ended_by=coordinator.shutdown.ended_by,
+        findings=tuple(coordinator.diagnosis.findings.values()),
         **results,
     )
 

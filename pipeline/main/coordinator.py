@@ -31,6 +31,8 @@ from headrace.pipeline.control import (
     StatisticsReport,
     Stop,
 )
+from headrace.pipeline.diagnosis.evidence import Finding
+from headrace.pipeline.diagnosis.live import RunDiagnosis
 from headrace.pipeline.flow import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle, how_it_ended
 from headrace.pipeline.main.behavior import BehaviorState
@@ -374,6 +376,9 @@ class Coordinator:
         self.reporter = Reporter(
             self.statistics, writers, progress, plan.elapsed_before_s, training, console, waits=plan.folder.waits
         )
+        self.diagnosis = RunDiagnosis(plan.config, self._on_finding)
+        if training:
+            self.reporter.add_writer(self.diagnosis)
         self.running = RunningHosts(plan.config, self.tasks.group, lambda host: self._hosts.listen_to(host))
         self.launcher = Launcher(plan, self.running, self.parts.learner_started)
         self.broadcaster = Broadcaster(self.launcher)
@@ -427,8 +432,14 @@ class Coordinator:
         self.checkpointing.check_folder()
         if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
+            for finding in self.diagnosis.finish():
+                log.log(finding.level, "%s", finding)
             self.checkpointing.write_status(final=True)
             self.checkpointing.check_exports()
+
+    def _on_finding(self, finding: Finding) -> None:
+        log.log(finding.level, "%s", finding)
+        self.reporter.record_finding(finding.behavior, finding.cause, finding.value, finding.step, str(finding))
 
     # Messages from hosts. --------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ from headrace.stages.activity import PREPARES
 
 REPORT_EVERY_S = 1.0
 """Seconds between a host's reports, which contain statistics and serve as a sign of life."""
+FIRST_REPORT_S = 0.05
+"""Seconds until the first report; the pause doubles with each report, so a run of seconds has all of its statistics."""
 
 
 class Host(ABC):
@@ -144,8 +146,10 @@ class Host(ABC):
         return replace(report, message=f"{self.plan.name}: {report.message}") if self.named_in_failures else report
 
     async def _report_periodically(self) -> None:
+        delay_s = FIRST_REPORT_S
         while True:
-            await asyncio.sleep(REPORT_EVERY_S)
+            await asyncio.sleep(delay_s)
+            delay_s = min(REPORT_EVERY_S, 2 * delay_s)
             self.report()
             await self.control.drain()
 

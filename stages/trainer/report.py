@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.queues.messages import TrajectoryBatch
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
@@ -54,3 +56,5 @@ class TrainerPort:
     """Calls a function a little later, so that one report can cover several events."""
     each_episode: EpisodeSink | None = None
     """Called with the episodes that have just ended; None if nothing needs them."""
+    each_batch: Callable[[TrajectoryBatch], None] | None = None
+    """Called with each batch that the trainer is about to learn from; None if nothing needs them."""

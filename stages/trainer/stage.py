@@ -180,6 +180,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 return False
         if self._columns:
             require_columns(item, self._columns)
+        if self._port.each_batch is not None:
+            self._port.each_batch(item)
         with defaults_of(type(self.trainer)):
             self.trainer.add(item)
         frames = item.rows.get("env_frames")  # the environment steps that each action lasted

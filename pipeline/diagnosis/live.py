@@ -1,0 +1,113 @@
+"""The diagnosis of a run while it trains: a statistics writer that asks the rules at every summary."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.diagnosis.evidence import Evidence, Finding
+from headrace.pipeline.diagnosis.rules import Rule, diagnose
+from headrace.pipeline.reporting.history import History
+from headrace.pipeline.reporting.statistics import HIDDEN, PIPELINE, StatisticsWriter, Summary
+from headrace.stages.errors import LoadError, describe_error, is_failure
+from headrace.stages.loading import construct, find_class
+
+log = logging.getLogger(__name__)
+FINDINGS = "Diagnosis/"
+"""Prefix of the statistics that mark a finding at its step."""
+
+
+def load_rules(config: RunConfig) -> list[Rule]:
+    """Return the user's rules.
+
+    Raises:
+        RunError: if a rule can't be imported, takes arguments, raises, or has no method `check`.
+    """
+    rules: list[Rule] = []
+    for index, reference in enumerate(config.pipeline.diagnosis_rules):
+        where = f"pipeline.diagnosis_rules.{index}"
+        try:
+            made = construct(where, reference, find_class(where, reference, config.source_folder), {})
+        except LoadError as error:
+            raise RunError(str(error)) from error
+        if not callable(getattr(made, "check", None)):
+            raise RunError(f"{where}: {reference} is not a rule: it has no check(run); see docs/diagnosis.md")
+        rules.append(made)
+    return rules
+
+
+class RunDiagnosis(StatisticsWriter):
+    """Collects a run's statistics, and tells each cause once per behaviour, when the rules first find it.
+
+    Args:
+        config: the run's configuration.
+        tell: called with each new finding.
+        history: where the run's earlier statistics are; a run that resumes gives those of its event files.
+
+    Attributes:
+        findings: the newest finding of each behaviour that has one, keyed by behaviour.
+    """
+
+    def __init__(self, config: RunConfig, tell: Callable[[Finding], None], history: History | None = None) -> None:
+        self._config = config
+        self._rules: Sequence[Rule] = [_GuardedRule(rule) for rule in load_rules(config)]
+        self._tell = tell
+        self._history = history or History()
+        self._told: set[tuple[str, str]] = set()
+        self.findings: dict[str, Finding] = {}
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Add a summary, and ask the rules about its behaviour."""
+        if category == PIPELINE or not any(name.startswith(FINDINGS) for name in summaries):
+            for name, summary in summaries.items():
+                if name not in HIDDEN:
+                    self._history.add(category, name, (step, 0.0, summary.value))
+        self._history.take_fresh()
+        if category != PIPELINE and "Is Training" in summaries:  # neither an evaluation nor an epoch
+            self._ask(category, ended=False)
+
+    def rewind(self, category: str, step: int) -> None:
+        """Forget what is beyond a step, at which the run continues."""
+        self._history.rewind(category, step, 0.0)
+
+    def finish(self) -> list[Finding]:
+        """Ask the rules once more, about the whole run, and return every behaviour's finding."""
+        for behavior in self._history.categories():
+            if behavior != PIPELINE:
+                self._ask(behavior, ended=True)
+        return [*self.findings.values()]
+
+    def _ask(self, behavior: str, ended: bool) -> None:
+        settings = self._config.known_settings(behavior)
+        if settings is None or not settings.learns:
+            return
+        evidence = Evidence(behavior, self._history.curves(behavior), settings, self._config, ended)
+        found = diagnose(evidence, self._rules)
+        if found is None:
+            self.findings.pop(behavior, None)
+            return
+        self.findings[behavior] = found
+        if (behavior, found.cause) not in self._told:
+            self._told.add((behavior, found.cause))
+            self._tell(found)
+
+
+class _GuardedRule:
+    """A user's rule, which is asked no more once it has raised."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule: Rule | None = rule
+
+    def check(self, run: Evidence) -> Finding | None:
+        if self._rule is None:
+            return None
+        try:
+            return self._rule.check(run)
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            log.error("Rule %s raised: %s. It is not asked again.", type(self._rule).__name__, describe_error(error))
+            self._rule = None
+            return None
