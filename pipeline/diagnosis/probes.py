@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config import RunConfig
-from headrace.pipeline.diagnosis.measurements import RowMeasurements
+from headrace.pipeline.diagnosis.measurements import MOST_COMPONENTS, RowMeasurements
 from headrace.queues.messages import ActionBatch, Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
@@ -34,8 +34,12 @@ Fact = tuple[str, str, float]
 """Behaviour, statistic and value."""
 
 
-async def environment_facts(config: RunConfig) -> list[Fact]:
+async def environment_facts(config: RunConfig, folder: str = "") -> list[Fact]:
     """Play at random, then hold constant actions from the same seed; return what that shows.
+
+    Args:
+        config: the run's configuration.
+        folder: the run's folder, whose policy is probed and whose settings learn a one-step task; empty for neither.
 
     Raises:
         StageError: as `make_group`.
@@ -47,6 +51,11 @@ async def environment_facts(config: RunConfig) -> list[Fact]:
             facts += [(spec.name, name, value) for name, value in measured(spec, batch)]
             if len(returns := batch.episodes["episode_returns"]):
                 facts.append((spec.name, "Probe/Random Return", float(returns.mean())))
+            settings = config.known_settings(spec.name)
+            if folder and settings is not None:
+                extrinsic = settings.reward_signals.extrinsic
+                facts += policy_facts(folder, spec, batch, extrinsic.gamma if extrinsic is not None else 0.99)
+                facts += await trainer_facts(config, spec)
     finally:
         await maybe_await(group.close())
     group = make_group(EnvironmentRequest(_with_instances(config, 1)))
@@ -208,3 +217,65 @@ def _constant(
             at += size
         actions[behavior_id] = ActionBatch(np.full((d, spec.continuous_size), level, np.float32), discrete)
     return actions
+
+
+# Experiments with the policy and the trainer.
+
+
+def policy_facts(folder: str, spec: BehaviorSpec, batch: TrajectoryBatch, gamma: float) -> list[Fact]:
+    """Return which components of a vector observation the run's policy reacts to, and whether its critic predicts.
+
+    Each component is permuted over the rows of random play; a component that changes no decision is not looked at. The
+    critic's values are compared with the rows' discounted returns, and with the returns of permuted rewards.
+    """
+    from headrace.pipeline.common.errors import RunError
+    from headrace.pipeline.prediction.policy import load_policy
+
+    if len(spec.observations) != 1 or len(spec.observations[0].shape) != 1:
+        return []
+    try:
+        policy = load_policy(folder, spec.name)
+        seen, random = batch.rows["obs_0"][:1024], np.random.default_rng(0)
+        usual, facts = _decisions(policy, seen), list[Fact]()
+        for i in range(min(seen.shape[1], MOST_COMPONENTS)):
+            permuted = seen.copy()
+            permuted[:, i] = random.permutation(permuted[:, i])
+            changed = float(np.abs(_decisions(policy, permuted) - usual).max(1).mean())
+            facts.append((spec.name, f"Probe/Effect of Component {i}", changed))
+        values = np.asarray(policy.value(seen), np.float64)
+    except (RunError, TypeError, ValueError, AttributeError):  # no policy yet, one with memory, or without a critic
+        return []
+    for name, rewards in (("", batch.rewards), (" of Permuted Rewards", random.permutation(batch.rewards))):
+        returns = _returns(rewards.astype(np.float64), batch, gamma)[: len(seen)]
+        if returns.std() > 0 and values.std() > 0:
+            explained = float(np.corrcoef(values, returns)[0, 1] ** 2)
+            facts.append((spec.name, f"Probe/Return by Value{name}", explained))
+    return facts
+
+
+def _decisions(policy: Any, observations: Array) -> NDArray[np.float64]:
+    """Return probabilities of choices and means of continuous actions [n, …]."""
+    distribution = policy.distribution(observations)
+    return np.concatenate([*distribution.probabilities, distribution.means], 1, dtype=np.float64)
+
+
+def _returns(rewards: NDArray[np.float64], batch: TrajectoryBatch, gamma: float) -> NDArray[np.float64]:
+    """Return the discounted sum of the rewards from each row to the end of its trajectory."""
+    returns, ends = rewards.copy(), set(np.cumsum(batch.lengths) - 1)
+    for at in range(len(returns) - 2, -1, -1):
+        if at not in ends:
+            returns[at] += gamma * returns[at + 1]
+    return returns
+
+
+async def trainer_facts(config: RunConfig, spec: BehaviorSpec) -> list[Fact]:
+    """Let the run's own settings learn `OneStepTask` with the run's spaces; return the share of its reward above chance.
+
+    If they don't, the settings are to blame rather than the environment. Vector observations only.
+    """
+    from headrace.pipeline.diagnosis.one_step import one_step_run
+
+    if any(len(observation.shape) != 1 for observation in spec.observations) or not spec.observations:
+        return []
+    learned = await one_step_run(config, spec)
+    return [] if learned is None else [(spec.name, "Probe/One-Step Task", learned)]

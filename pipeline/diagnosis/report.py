@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -79,7 +79,7 @@ class Diagnosis:
                 yield Evidence(name, _read_csv(path), settings, config, ended=True)
 
     def _probe(self, config: RunConfig) -> None:
-        facts, why_not = _facts(config)
+        facts, why_not = _facts(config, self.folder)
         if why_not:
             self.looked_at.append(f"not probed: the environment: {why_not}")
         for evidence in self.evidence:
@@ -88,16 +88,31 @@ class Diagnosis:
                 **evidence.curves,
                 **{name: [(0, 0.0, value), *evidence.curves.get(name, ())] for name, value in own.items()},
             }
-            if own:
-                self.looked_at.append(f"{evidence.behavior}: random play, and constant actions from one seed")
+            self.looked_at += [f"{evidence.behavior}: {line}" for line in _said(own)]
 
 
-def _facts(config: RunConfig) -> tuple[dict[str, dict[str, float]], str]:
+def _said(facts: Mapping[str, float]) -> Iterator[str]:
+    """Yield what the probes did and saw, in words."""
+    if facts:
+        yield "random play, and constant actions from one seed"
+    effects = [value for name, value in facts.items() if name.startswith("Probe/Effect of Component ")]
+    if effects:
+        ignored = [str(i) for i, value in enumerate(effects) if value < 0.01 * max(effects)]
+        yield f"each component permuted: the policy reacts to all but {', '.join(ignored) or 'none'}"
+    if (explained := facts.get("Probe/Return by Value")) is not None:
+        permuted = facts.get("Probe/Return by Value of Permuted Rewards", 0.0)
+        yield f"the critic explains {explained:.0%} of random play's returns ({permuted:.0%} with permuted rewards)"
+    if (learned := facts.get("Probe/One-Step Task")) is not None:
+        verdict = "learn" if learned > 0.5 else "do not learn"
+        yield f"the settings {verdict} a one-step task with these spaces ({learned:.2f} of 1)"
+
+
+def _facts(config: RunConfig, folder: Path | str = "") -> tuple[dict[str, dict[str, float]], str]:
     """Probe the environment; return what each behaviour's rows tell, and why nothing was probed."""
     if config.environment_kind.apart or config.replay is not None:
         return {}, "it is a game of its own, or a recording"
     try:
-        facts = probe(config, "headrace.pipeline.diagnosis.probes:environment_facts", timeout_s=PROBE_S)
+        facts = probe(config, "headrace.pipeline.diagnosis.probes:environment_facts", str(folder), timeout_s=PROBE_S)
     except ProbeError as error:
         return {}, str(error)
     behaviors: dict[str, dict[str, float]] = {}
