@@ -19,8 +19,7 @@ from headrace.queues.messages import Array, Floats
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.onnx import contract
-from headrace.stages.policy.onnx.contract import ModelMetadata, read_notes
-from headrace.stages.policy.onnx.graph import ModelProto, is_damaged
+from headrace.stages.policy.onnx.contract import ModelMetadata, is_damaged, read_notes
 
 MISSING = 'playing an .onnx model needs onnxruntime: python -m pip install "headrace[onnx]"'
 _IMAGE = re.compile(r"visual_observation_(\d+)")
@@ -124,8 +123,13 @@ def _session(model: Path | bytes, where: str) -> Any:
                 f"{where}: is damaged, or another program has changed it: its checksum does not match. Restore it "
                 "from a backup, or export it again from its .pt file with --export-onnx"
             )
-        content = _without_empty_outputs(content)
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        try:
+            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception:
+            # Looking for the reason takes the onnx package, which slows the start of a program, so it comes second.
+            if (mended := _without_empty_outputs(content)) is None:
+                raise
+            return onnxruntime.InferenceSession(mended, options, providers=["CPUExecutionProvider"])
     except OSError as error:
         raise StageError(f"{where}: can't be read: {error.strerror}") from error
     except StageError:
@@ -134,22 +138,25 @@ def _session(model: Path | bytes, where: str) -> Any:
         raise StageError(f"{where}: is not a model that onnxruntime can run: {error}") from error
 
 
-def _without_empty_outputs(content: bytes) -> bytes:
-    """Drop outputs that a model declares but no node computes; Unity's conversion to package 3.0 left such outputs."""
+def _without_empty_outputs(content: bytes) -> bytes | None:
+    """Drop outputs that a model declares but no node computes; return None if there are none.
+
+    Unity's conversion to package 3.0 left such outputs, and onnxruntime rejects them.
+    """
+    import onnx
+
     try:
-        model = ModelProto.FromString(content)
+        model = onnx.load_from_string(content)
     except DecodeError:
-        return content  # onnxruntime reports the error
+        return None
     graph = model.graph
     computed = {name for node in graph.node for name in node.output}
     computed |= {value.name for value in (*graph.initializer, *graph.input)}
     empty = [output for output in graph.output if output.name not in computed]
-    if not empty:
-        return content
     for output in empty:
         graph.output.remove(output)
     changed: bytes = model.SerializeToString()
-    return changed
+    return changed if empty else None
 
 
 def stated_notes(model: Path, behavior: str) -> ModelMetadata:
