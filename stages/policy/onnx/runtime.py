@@ -88,6 +88,26 @@ def whole_numbers(constant: Array | None) -> tuple[int, ...]:
     return tuple(int(n) for n in np.where(np.isfinite(flat), flat, 0).tolist())
 
 
+def stated_version(runtime: Runtime, on_zeros: Mapping[str, Array], where: str) -> int:
+    """Return the version of a model's format, from the model's outputs for all-zero inputs.
+
+    Raises:
+        StageError: if the model states no version, or a version that Headrace does not read.
+    """
+    if contract.VERSION_NUMBER not in on_zeros:
+        raise StageError(
+            f"{where}: is not a model in ML-Agents' format: it has no output {contract.VERSION_NUMBER}, only "
+            f"{', '.join(runtime.outputs)}; expected a file that Headrace or ML-Agents has exported"
+        )
+    version = whole_numbers(on_zeros[contract.VERSION_NUMBER])[0]
+    if version not in contract.VERSIONS:
+        raise StageError(
+            f"{where}: has ML-Agents' model version {version}; expected {' or '.join(map(str, contract.VERSIONS))}; "
+            "export it again with a current version"
+        )
+    return version
+
+
 def load_onnxruntime() -> Any:
     """Import onnxruntime with its telemetry off.
 
@@ -175,9 +195,7 @@ def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
     inputs = [name for name in runtime.shapes if name not in (contract.ACTION_MASKS, contract.RECURRENT_IN)]
     observations = tuple(_observation(name, runtime.shapes[name], where) for name in sorted(inputs, key=_place))
     on_zeros = runtime.on_zeros((contract.VERSION_NUMBER, *contract.METADATA, *contract.ACTIONS))
-    if contract.VERSION_NUMBER not in on_zeros:
-        raise StageError(f"{where}: is not a model in ML-Agents' format: it has no output {contract.VERSION_NUMBER}")
-    version = whole_numbers(on_zeros[contract.VERSION_NUMBER])[0]
+    version = stated_version(runtime, on_zeros, where)
     continuous = max(0, whole_numbers(on_zeros.get(contract.CONTINUOUS_SIZE))[0])
     if not continuous and contract.DISCRETE_SIZES not in on_zeros and contract.CONTINUOUS in on_zeros:
         continuous = on_zeros[contract.CONTINUOUS].size
