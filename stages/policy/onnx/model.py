@@ -33,6 +33,109 @@ from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
+LATER_OPSET = 15
+"""Operator set for custom networks with operations that the default set does not have."""
+
+
+def onnx_model(design: PolicyDesign, update: PolicyUpdate, opset: int = OPSET) -> bytes:
+    """Return a policy as the content of an `.onnx` file.
+
+    Args:
+        design: the policy's design.
+        update: the policy's weights.
+        opset: the operator set; a custom network that needs a later one is written for `LATER_OPSET`.
+
+    Raises:
+        StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
+            chooses how long its actions repeat.
+        LoadError: if the design names a custom network that can't be loaded.
+    """
+    if design.spec.action_repeat == "learned":
+        raise StageError(
+            f"{update.behavior_id}: the policy chooses how long to hold each action (environment.action_repeat), which "
+            "the model runtimes of games don't support; play the policy with --inference, or train with a fixed repeat"
+        )
+    tensors = update.tensors()
+    vectors = ObservationLayout(design.spec).vector_size
+    if (NORMALIZER_MEAN in tensors) != (design.settings.normalize and vectors > 0):
+        raise StageError(
+            f"{update.behavior_id}: network_settings.normalize differs from the setting that this policy was trained "
+            "with"
+        )
+    module = (GodotActor if GODOT in (design.spec.spaces or {}) else UnityActor)(design, tensors)
+    what = "the policy" if design.settings.network is None else "network_settings.network"
+    about, notes = f"{update.behavior_id}, step {update.step}", {NOTES: noted(design.spec, update.step)}
+    try:
+        return write_model(module, design.spec.name, what, opset, about, notes)
+    except StageError:
+        if design.settings.network is None:
+            raise
+        return write_model(module, design.spec.name, what, LATER_OPSET, about, notes)
+
+
+class UnityActor(ExportedActor):
+    """A policy in ML-Agents' format; see `contract`."""
+
+    constants = contract.STATED
+
+    def __init__(self, design: PolicyDesign, tensors: Mapping[str, Array]) -> None:
+        super().__init__(design, tensors)
+        self._way = (design.memory_size + design.previous_action_size) if design.memory_size else 0
+        """Width of one of the two memories."""
+        self.inputs: dict[str, tuple[int, ...]] = {
+            contract.observation_name(index): contract.observation_shape(each)
+            for index, each in enumerate(self.spec.observations)
+        }
+        if self.spec.actions.mask_size:
+            self.inputs[contract.ACTION_MASKS] = (self.spec.actions.mask_size,)
+        if self._way:
+            self.inputs[contract.RECURRENT_IN] = (1, 2 * self._way)
+        self.register_buffer(contract.VERSION_NUMBER, constant([contract.VERSION]))
+        self.register_buffer(contract.MEMORY_SIZE, constant([2 * self._way]))
+        self.register_buffer(contract.CONTINUOUS_SIZE, constant([self.spec.actions.continuous_size]))
+        self.register_buffer(contract.DISCRETE_SIZES, constant([self.spec.actions.discrete_branches]))
+
+    def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Compute a model's outputs, in ML-Agents' order, and then Headrace's own."""
+        given = dict(zip(self.inputs, inputs, strict=True))
+        seen, masks = self.encode(inputs[: len(self.spec.observations)]), given.get(contract.ACTION_MASKS)
+        outputs = {name: self.get_buffer(name) for name in (contract.VERSION_NUMBER, contract.MEMORY_SIZE)}
+        if self._way:
+            memories = given[contract.RECURRENT_IN].reshape(-1, 2 * self._way)
+            drawn, drawn_after = self._recurrent(seen, memories[:, : self._way], masks, deterministic=False)
+            chosen, chosen_after = self._recurrent(seen, memories[:, self._way :], masks, deterministic=True)
+            after = {
+                contract.RECURRENT_OUT: torch.cat([drawn_after, chosen_after], dim=1).reshape(-1, 1, 2 * self._way)
+            }
+        else:
+            heads, _ = self.heads(seen)
+            drawn, chosen, after = self.act(heads, masks, False), self.act(heads, masks, True), {}
+        unconverted = {}
+        if drawn.continuous is not None and chosen.continuous is not None:
+            units = action_units(self.spec)
+            outputs[contract.CONTINUOUS] = convert_to_units(drawn.continuous, units)
+            outputs[contract.CONTINUOUS_SIZE] = self.get_buffer(contract.CONTINUOUS_SIZE)
+            outputs[contract.DETERMINISTIC_CONTINUOUS] = convert_to_units(chosen.continuous, units)
+            if not units.identity:
+                unconverted[contract.before_units(contract.CONTINUOUS)] = drawn.continuous
+                unconverted[contract.before_units(contract.DETERMINISTIC_CONTINUOUS)] = chosen.continuous
+        if drawn.discrete:
+            outputs[contract.DISCRETE] = torch.cat(drawn.discrete, dim=1)
+            outputs[contract.DISCRETE_SIZES] = self.get_buffer(contract.DISCRETE_SIZES)
+            outputs[contract.DETERMINISTIC_DISCRETE] = torch.cat(chosen.discrete, dim=1)
+        return {**outputs, **after, **unconverted}
+
+    def _recurrent(
+        self, seen: Encoded, memory: Tensor, masks: Tensor | None, deterministic: bool
+    ) -> tuple[Acted, Tensor]:
+        """Act with one of the two memories; return the actions and the updated memory."""
+        size = self.design.memory_size
+        heads, after = self.heads(seen, memory[:, :size], memory[:, size:])
+        assert after is not None, "the policy has a memory"
+        acted = self.act(heads, masks, deterministic)
+        return acted, torch.cat([after, self.features(acted)], dim=1)
+
+
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
 
 
@@ -155,109 +258,6 @@ def _width(spec: BehaviorSpec, key: ActionKey) -> int:
         return spec.actions.discrete_branches[key.branch]
     count: int = key.columns.stop - key.columns.start
     return count * (2 if spec.actions.discrete_branches else 1)
-
-
-LATER_OPSET = 15
-"""Operator set for custom networks with operations that the default set does not have."""
-
-
-def onnx_model(design: PolicyDesign, update: PolicyUpdate, opset: int = OPSET) -> bytes:
-    """Return a policy as the content of an `.onnx` file.
-
-    Args:
-        design: the policy's design.
-        update: the policy's weights.
-        opset: the operator set; a custom network that needs a later one is written for `LATER_OPSET`.
-
-    Raises:
-        StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
-            chooses how long its actions repeat.
-        LoadError: if the design names a custom network that can't be loaded.
-    """
-    if design.spec.action_repeat == "learned":
-        raise StageError(
-            f"{update.behavior_id}: the policy chooses how long to hold each action (environment.action_repeat), which "
-            "the model runtimes of games don't support; play the policy with --inference, or train with a fixed repeat"
-        )
-    tensors = update.tensors()
-    vectors = ObservationLayout(design.spec).vector_size
-    if (NORMALIZER_MEAN in tensors) != (design.settings.normalize and vectors > 0):
-        raise StageError(
-            f"{update.behavior_id}: network_settings.normalize differs from the setting that this policy was trained "
-            "with"
-        )
-    module = (GodotActor if GODOT in (design.spec.spaces or {}) else UnityActor)(design, tensors)
-    what = "the policy" if design.settings.network is None else "network_settings.network"
-    about, notes = f"{update.behavior_id}, step {update.step}", {NOTES: noted(design.spec, update.step)}
-    try:
-        return write_model(module, design.spec.name, what, opset, about, notes)
-    except StageError:
-        if design.settings.network is None:
-            raise
-        return write_model(module, design.spec.name, what, LATER_OPSET, about, notes)
-
-
-class UnityActor(ExportedActor):
-    """A policy in ML-Agents' format; see `contract`."""
-
-    constants = contract.STATED
-
-    def __init__(self, design: PolicyDesign, tensors: Mapping[str, Array]) -> None:
-        super().__init__(design, tensors)
-        self._way = (design.memory_size + design.previous_action_size) if design.memory_size else 0
-        """Width of one of the two memories."""
-        self.inputs: dict[str, tuple[int, ...]] = {
-            contract.observation_name(index): contract.observation_shape(each)
-            for index, each in enumerate(self.spec.observations)
-        }
-        if self.spec.actions.mask_size:
-            self.inputs[contract.ACTION_MASKS] = (self.spec.actions.mask_size,)
-        if self._way:
-            self.inputs[contract.RECURRENT_IN] = (1, 2 * self._way)
-        self.register_buffer(contract.VERSION_NUMBER, constant([contract.VERSION]))
-        self.register_buffer(contract.MEMORY_SIZE, constant([2 * self._way]))
-        self.register_buffer(contract.CONTINUOUS_SIZE, constant([self.spec.actions.continuous_size]))
-        self.register_buffer(contract.DISCRETE_SIZES, constant([self.spec.actions.discrete_branches]))
-
-    def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Compute a model's outputs, in ML-Agents' order, and then Headrace's own."""
-        given = dict(zip(self.inputs, inputs, strict=True))
-        seen, masks = self.encode(inputs[: len(self.spec.observations)]), given.get(contract.ACTION_MASKS)
-        outputs = {name: self.get_buffer(name) for name in (contract.VERSION_NUMBER, contract.MEMORY_SIZE)}
-        if self._way:
-            memories = given[contract.RECURRENT_IN].reshape(-1, 2 * self._way)
-            drawn, drawn_after = self._recurrent(seen, memories[:, : self._way], masks, deterministic=False)
-            chosen, chosen_after = self._recurrent(seen, memories[:, self._way :], masks, deterministic=True)
-            after = {
-                contract.RECURRENT_OUT: torch.cat([drawn_after, chosen_after], dim=1).reshape(-1, 1, 2 * self._way)
-            }
-        else:
-            heads, _ = self.heads(seen)
-            drawn, chosen, after = self.act(heads, masks, False), self.act(heads, masks, True), {}
-        unconverted = {}
-        if drawn.continuous is not None and chosen.continuous is not None:
-            units = action_units(self.spec)
-            outputs[contract.CONTINUOUS] = convert_to_units(drawn.continuous, units)
-            outputs[contract.CONTINUOUS_SIZE] = self.get_buffer(contract.CONTINUOUS_SIZE)
-            outputs[contract.DETERMINISTIC_CONTINUOUS] = convert_to_units(chosen.continuous, units)
-            if not units.identity:
-                unconverted[contract.before_units(contract.CONTINUOUS)] = drawn.continuous
-                unconverted[contract.before_units(contract.DETERMINISTIC_CONTINUOUS)] = chosen.continuous
-        if drawn.discrete:
-            outputs[contract.DISCRETE] = torch.cat(drawn.discrete, dim=1)
-            outputs[contract.DISCRETE_SIZES] = self.get_buffer(contract.DISCRETE_SIZES)
-            outputs[contract.DETERMINISTIC_DISCRETE] = torch.cat(chosen.discrete, dim=1)
-        return {**outputs, **after, **unconverted}
-
-    def _recurrent(
-        self, seen: Encoded, memory: Tensor, masks: Tensor | None, deterministic: bool
-    ) -> tuple[Acted, Tensor]:
-        """Act with one of the two memories; return the actions and the updated memory."""
-        size = self.design.memory_size
-        heads, after = self.heads(seen, memory[:, :size], memory[:, size:])
-        assert after is not None, "the policy has a memory"
-        acted = self.act(heads, masks, deterministic)
-        return acted, torch.cat([after, self.features(acted)], dim=1)
 
 
 TOLERANCE = 1e-4
