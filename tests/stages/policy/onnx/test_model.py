@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx_samples import (
     CONTINUOUS,
     MEMORY,
@@ -248,6 +249,13 @@ def test_models_avoid_operators_that_are_unreliable_in_unity():
 def test_the_same_policy_gives_the_same_file():
     design = design_for(VECTOR, THINGS, memory=MEMORY, actions=HYBRID)
     assert onnx_model(design, update_for(design)) == onnx_model(design, update_for(design))
+
+
+def test_an_export_does_not_change_torchs_global_random_state():
+    design = design_for(actions=HYBRID)
+    before = torch.random.get_rng_state()
+    onnx_model(design, update_for(design))
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_policy_of_another_network_is_refused():
