@@ -127,7 +127,7 @@ class AgentManagerQueue(Generic[T]):
         self._in += 1
         self._high_water = max(self._high_water, len(self._items))
         if self._getters.waiters:
-            self._serve()
+            self._getters.promise(len(self._items))
 
     def get_nowait(self) -> T:
         """Remove and return the oldest item without waiting.
@@ -212,10 +212,8 @@ class AgentManagerQueue(Generic[T]):
 
     def _serve(self) -> None:
         """Promise items and free space to the first tasks in line, and dismiss tasks that would wait forever."""
-        while self._getters.waiters and len(self._items) > self._getters.promised:
-            self._getters.promise()
-        while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:
-            self._putters.promise()
+        self._getters.promise(len(self._items))
+        self._putters.promise(self.maxlen - len(self._items))
         if self._closed and not self._items:
             self._getters.dismiss()
 
@@ -308,12 +306,13 @@ class WaitingLine:
         self.promised -= 1
         return True
 
-    def promise(self) -> None:
-        """Promise the first task in line its turn."""
-        future, _ = self.waiters.popleft()
-        if not future.done():
-            future.set_result(True)
-            self.promised += 1
+    def promise(self, turns: int) -> None:
+        """Promise the first tasks in line their turns, until `turns` promises are open."""
+        while self.waiters and self.promised < turns:
+            future, _ = self.waiters.popleft()
+            if not future.done():
+                future.set_result(True)
+                self.promised += 1
 
     def dismiss(self) -> None:
         """End all waits without a promise."""
