@@ -506,7 +506,7 @@ class FlowControl:
     def sources_removed(self, sources: Iterable[int]) -> None:
         """Write off the credits held by these sources, whose actor has ended for good."""
         for source in sources:
-            self._grant(self.ledger.remove_source(source))
+            self.grant(self.ledger.remove_source(source))
 
     def learner_ready(self, message: LearnerReady) -> None:
         """Open a trainer's window, which is unbounded if the steps don't come from the trainer's own policy."""
@@ -519,16 +519,12 @@ class FlowControl:
             self.ledger.open_window(behavior, rows, lag, message.held_rows)
         self.resume()
 
-    def requested(self, request: CreditRequest) -> None:
-        """Handle a message in which an actor requests or gives back credits."""
-        self._grant(self.ledger.request(request))
-
     def returned(self, message: CreditsReturned) -> None:
         """Take back the credits for steps that a stage withholds from the trainer."""
         key = (message.by, message.behavior, message.source)
         self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
         self._returned[key] = message.total
-        self._grant(self.ledger.returned(*key, message.total))
+        self.grant(self.ledger.returned(*key, message.total))
 
     def trainer_reported(self, report: TrainerReport) -> None:
         """Handle a trainer's report, which may return credits."""
@@ -538,13 +534,14 @@ class FlowControl:
             lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
             if lag is not None:
                 grants += self.ledger.resize_window(report.behavior, lag)
-        self._grant(grants)
+        self.grant(grants)
 
     def resume(self, why: str = "") -> None:
         """Resume granting credits, unless granting is paused for another reason."""
-        self._grant(self.ledger.resume(why))
+        self.grant(self.ledger.resume(why))
 
-    def _grant(self, grants: list[Grant]) -> None:
+    def grant(self, grants: list[Grant]) -> None:
+        """Send the grants that the ledger has returned for a message."""
         if grants and self._config.pipeline.deterministic:
             self._at_rest()
         self._send(grants)

@@ -409,7 +409,7 @@ class Coordinator:
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
-        with self.reporter.showing():
+        with self.reporter.progress:
             background = [
                 self.tasks.start(self._watch_clock(on_progress)),
                 self.tasks.start(self.shutdown.stop_on(stop)),
@@ -438,7 +438,7 @@ class Coordinator:
             case TrainerReport():
                 self._on_trainer_report(message)
             case control.CreditRequest():
-                self.flow.requested(message)
+                self.flow.grant(self.flow.ledger.request(message))
             case control.StatisticsReport():
                 self._hosts.alive(host, message)
             case control.PreparationNotice():

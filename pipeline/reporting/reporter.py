@@ -9,7 +9,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +48,7 @@ class Reporter:
         waits: True to leave the writers' files unchanged until `go_on`.
 
     Attributes:
+        progress: the live table.
         paused: True while a user has paused the run.
     """
 
@@ -66,7 +66,7 @@ class Reporter:
         self._collector = collector
         self._writers = [*writers]
         self._console = [ConsoleWriter(lambda: self.elapsed_s)] if console else []
-        self._progress = progress
+        self.progress = progress
         self._training = training
         self.paused = False
         self._clock = clock
@@ -87,10 +87,6 @@ class Reporter:
     def add_writer(self, writer: StatisticsWriter) -> None:
         """Add a writer for all later summaries."""
         self._writers.append(writer)
-
-    def showing(self) -> AbstractContextManager[Any]:
-        """Return a context manager that shows the live table."""
-        return self._progress
 
     def add_behavior(
         self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any, learns: bool = True
@@ -204,8 +200,8 @@ class Reporter:
 
     def show(self) -> None:
         """Refresh the live table if it is due."""
-        if self._progress.due():
-            self._progress.update(self.snapshot())
+        if self.progress.due():
+            self.progress.update(self.snapshot())
 
     def snapshot(self) -> ProgressSnapshot:
         """Return the run's current progress."""
