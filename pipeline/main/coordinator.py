@@ -372,7 +372,14 @@ class Coordinator:
         training = not plan.playing
         writers = open_writers(plan.config, plan.folder.path, plan.resumes) if training else []
         self.reporter = Reporter(
-            self.statistics, writers, progress, plan.elapsed_before_s, training, console, waits=plan.folder.waits
+            self.statistics,
+            writers,
+            progress,
+            plan.elapsed_before_s,
+            training,
+            console,
+            waits=plan.folder.waits,
+            before_summary=lambda: self.checkpointing.check_folder(),
         )
         self.running = RunningHosts(plan.config, self.tasks.group, lambda host: self._hosts.listen_to(host))
         self.launcher = Launcher(plan, self.running, self.parts.learner_started)
@@ -485,7 +492,6 @@ class Coordinator:
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors
         state = behaviors[report.behavior]
-        self.checkpointing.check_folder()
         checkpoint_due = state.receive_report(report)
         if state.settings.stop_when is not None:
             self.shutdown.check_rating(state)

@@ -46,6 +46,7 @@ class Reporter:
         console: True to also log a line per summary, as ML-Agents does.
         clock: returns seconds from any origin.
         waits: True to leave the writers' files unchanged until `go_on`.
+        before_summary: called before each summary, to check that the run's folder is still the run's.
 
     Attributes:
         progress: the live table.
@@ -62,7 +63,9 @@ class Reporter:
         console: bool = False,
         clock: Callable[[], float] = time.monotonic,
         waits: bool = False,
+        before_summary: Callable[[], object] = lambda: None,
     ) -> None:
+        self._before_summary = before_summary
         self._collector = collector
         self._writers = [*writers]
         self._console = [ConsoleWriter(lambda: self.elapsed_s)] if console else []
@@ -247,6 +250,7 @@ class Reporter:
             writer.write(behavior, summaries, step)
 
     def _summarize(self, behavior: _BehaviorWatch, step: int) -> None:
+        self._before_summary()
         present = behavior.progress
         self._collector.add(present.name, "Is Training", float(self._training and behavior.learns), "last")
         self._collector.add(present.name, "Step", float(present.steps), "last")
