@@ -484,21 +484,17 @@ class FlowControl:
     Args:
         config: the run's configuration.
         replayed: True if the run learns from a recording, whose steps need no credits.
-        send: sends grants to actors.
-        at_rest: called before a deterministic run sends grants, while all hosts are idle.
+        grant: sends grants to actors.
 
     Attributes:
         ledger: the ledger of all credits.
     """
 
-    def __init__(
-        self, config: RunConfig, replayed: bool, send: Callable[[Iterable[Grant]], None], at_rest: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: RunConfig, replayed: bool, grant: Callable[[Sequence[Grant]], None]) -> None:
         self.ledger = CreditLedger(at_rest=config.pipeline.deterministic)
         self._config = config
         self._replayed = replayed
-        self._send = send
-        self._at_rest = at_rest
+        self._grant = grant
         self._lags = PolicyLags(config.pipeline)
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
@@ -506,7 +502,7 @@ class FlowControl:
     def sources_removed(self, sources: Iterable[int]) -> None:
         """Write off the credits held by these sources, whose actor has ended for good."""
         for source in sources:
-            self.grant(self.ledger.remove_source(source))
+            self._grant(self.ledger.remove_source(source))
 
     def learner_ready(self, message: LearnerReady) -> None:
         """Open a trainer's window, which is unbounded if the steps don't come from the trainer's own policy."""
@@ -524,7 +520,7 @@ class FlowControl:
         key = (message.by, message.behavior, message.source)
         self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
         self._returned[key] = message.total
-        self.grant(self.ledger.returned(*key, message.total))
+        self._grant(self.ledger.returned(*key, message.total))
 
     def trainer_reported(self, report: TrainerReport) -> None:
         """Handle a trainer's report, which may return credits."""
@@ -534,17 +530,11 @@ class FlowControl:
             lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
             if lag is not None:
                 grants += self.ledger.resize_window(report.behavior, lag)
-        self.grant(grants)
+        self._grant(grants)
 
     def resume(self, why: str = "") -> None:
         """Resume granting credits, unless granting is paused for another reason."""
-        self.grant(self.ledger.resume(why))
-
-    def grant(self, grants: list[Grant]) -> None:
-        """Send the grants that the ledger has returned for a message."""
-        if grants and self._config.pipeline.deterministic:
-            self._at_rest()
-        self._send(grants)
+        self._grant(self.ledger.resume(why))
 
 
 # Warns about a trainer that learns nothing because the stages before it hold everything back. A run like this does not

@@ -285,7 +285,7 @@ class CentralInference(RunPart):
         behavior_id = message.behavior_id
         kept = PolicyUpdate(behavior_id, message.version, no_weights, (), message.step, message.snapshot)
         self._kept[behavior_id] = kept
-        self.run.broadcaster.send_to_actors(kept)
+        self.run.broadcaster.send_policy(kept, to_actors=True)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
         """Return the announcement of the host's newest policy, for an actor that starts later."""

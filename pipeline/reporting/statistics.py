@@ -221,8 +221,8 @@ class StatisticsCollector:
             for name, record in named.items():
                 accumulator = self._accumulator(category, name, record["how"])
                 if record["count"]:
-                    moments = [record[field_name] for field_name in ("count", "sum", "mean", "m2", "last")]
-                    accumulator.combine(*moments, record["values"], self._rng)
+                    count, total, mean, m2, last = (record[key] for key in ("count", "sum", "mean", "m2", "last"))
+                    accumulator.combine(count, total, mean, m2, last, record["values"], self._rng)
 
     def summaries(self, category: str) -> dict[str, Summary]:
         """Return summaries of a category's statistics that have values, and begin a new period for the category."""
