@@ -63,8 +63,9 @@ class StageFailure(StageError):
 class StageHooks:
     """The loop's callbacks to its host, to return credits and to save the stage's part of a checkpoint."""
 
-    return_credits: Callable[[TrajectoryBatch, int], None] = lambda batch, amount: None
-    """Called with a batch and the number of its learning-team steps that the stage did not pass on."""
+    return_credits: Callable[[str, int, int], None] | None = None
+    """Called with (behaviour name, source, amount) for learning-team steps received but not passed on; None for a
+    trainer, which reports its credits itself."""
     save_part: Callable[[str, int, Mapping[str, Any]], None] = lambda name, number, state: None
     """Called with (stage name, checkpoint number, state) when a barrier reaches the stage."""
 
@@ -159,8 +160,9 @@ class StageRunner(Generic[In, Out]):
             if (took_s := time.perf_counter() - began) > self._blocking_s:
                 self._warn_of_blocking(took_s)
             passed = await self._emit(results)
-        if carried != passed and isinstance(item, TrajectoryBatch):
-            self._hooks.return_credits(item, carried - passed)
+        return_credits = self._hooks.return_credits
+        if carried != passed and return_credits is not None and isinstance(item, TrajectoryBatch):
+            return_credits(item.behavior, item.source, carried - passed)
 
     async def _emit(self, results: Yielded[Out]) -> int:
         """Put all results into the output queue; return the number of credits passed on."""

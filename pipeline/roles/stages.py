@@ -19,7 +19,7 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, write_part
 from headrace.pipeline.run_folder.lock import HeldFolder
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import ItemSink, ItemSource
-from headrace.queues.messages import Message, TrajectoryBatch
+from headrace.queues.messages import Message
 from headrace.stages.activity import Activity, Timings, most_silent
 from headrace.stages.errors import LoadError, blaming
 from headrace.stages.loading import check_arguments, construct, find_class
@@ -99,8 +99,8 @@ class StageHost:
     def hooks(self, stage: str) -> StageHooks:
         """Create the hooks for the loop that runs a stage."""
 
-        def return_credits(batch: TrajectoryBatch, amount: int) -> None:
-            key = (self.part_name(stage), batch.behavior, batch.source)
+        def return_credits(behavior: str, source: int, amount: int) -> None:
+            key = (self.part_name(stage), behavior, source)
             self._returned[key] = self._returned.get(key, 0) + amount
             self._send(CreditsReturned(*key, self._returned[key]))
 

@@ -30,7 +30,7 @@ class Recorded:
 
     def hooks(self):
         return StageHooks(
-            lambda batch, amount: self.credits.append((batch.behavior, batch.source, amount)),
+            lambda behavior, source, amount: self.credits.append((behavior, source, amount)),
             lambda name, number, state: self.parts.append((name, number, dict(state))),
         )
 

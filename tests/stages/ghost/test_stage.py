@@ -77,7 +77,7 @@ def test_credits_of_rejected_trajectories_are_returned(stage, controller):
         receiver.put_nowait(trajectories([3, 4], HOME, generation=1))
         receiver.put_nowait(trajectories([5], AWAY, generation=2))
         receiver.close()
-        hooks = StageHooks(lambda batch, amount: returned.append((batch.behavior, batch.source, amount)))
+        hooks = StageHooks(lambda behavior, source, amount: returned.append((behavior, source, amount)))
         await StageRunner(stage, receiver, sender, StageContext("ghost"), hooks).run()
         return sender.qsize()
 
