@@ -166,7 +166,8 @@ class PolicyMappings:
 
     def update(self, update: PolicyUpdate) -> None:
         """Use a policy update that was published for a behaviour id."""
-        self._updates[update.behavior_id] = update.copy()
+        if update.behavior_id not in self._plain:  # games may need it under a later assignment
+            self._updates[update.behavior_id] = update.copy()
         player = self.current.players.get(update.behavior_id)
         if player is not None and update.snapshot < 0 and update.behavior_id in self.current.learners:
             player.policy.load(update)
@@ -333,13 +334,10 @@ class PolicyMappings:
     def _has(self, pending: Assignment, behavior_id: str) -> bool:
         if behavior_id in self._fixed:
             return True
-        update = self._updates.get(behavior_id)
-        if update is None:
-            return False
         if behavior_id in self._plain:
-            return True
-        named = pending.policies.get(behavior_id)
-        if named is None:
+            return self._plain[behavior_id].version >= 0
+        update, named = self._updates.get(behavior_id), pending.policies.get(behavior_id)
+        if update is None or named is None:
             return False
         snapshot, version = named
         if pending.learns(behavior_id):
