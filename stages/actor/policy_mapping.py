@@ -205,18 +205,16 @@ class PolicyMappings:
         """Return the `specs` of the behaviour ids whose steps leave the actor."""
         return specs
 
-    def newest_version(self, behavior_name: str) -> int | None:
-        """Return the newest version of a behaviour's learning policies.
+    def newest_versions(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the newest version of the learning policies of each behaviour in `names`; -1 if none has arrived yet.
 
-        Returns:
-            The version; -1 if no policy has arrived yet; None if the trainer does not learn from this behaviour's steps
-            in new games.
+        Left out are behaviours whose steps in new games the trainer does not learn from.
         """
-        newest = None
-        for behavior_id in self.current.learners:
-            if self._names[behavior_id] == behavior_name:
-                version = self.current.players[behavior_id].version
-                newest = version if newest is None else max(newest, version)
+        players, newest = self.current.players, dict[str, int]()
+        for name in names:
+            for behavior_id in self.current.learners:
+                if self._names[behavior_id] == name:
+                    newest[name] = max(players[behavior_id].version, newest.get(name, -1))
         return newest
 
     # Players change only between games: a mixed game's result would belong to no policy (docs/decisions/027).
