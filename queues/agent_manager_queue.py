@@ -164,10 +164,10 @@ class AgentManagerQueue(Generic[T]):
         Raises:
             QueueClosed: if the stream has ended and no items are left, or if this happens during the wait.
         """
-        must_wait = len(self._items) <= self._getters.promised and (self._items or not self._closed)
-        if must_wait and not await self._getters.wait(self._serve):
-            raise QueueClosed(f"queue {self.name!r} is closed and drained")
-        return self.get_nowait()  # after a wait, the item that was promised to this task is there
+        try:
+            return await anext(self)
+        except StopAsyncIteration:
+            raise QueueClosed(f"queue {self.name!r} is closed and drained") from None
 
     def close(self) -> None:
         """End the stream for all producers. Consumers still get the queued items. Closing twice is allowed."""
@@ -205,10 +205,11 @@ class AgentManagerQueue(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosed:
-            raise StopAsyncIteration from None
+        if self._closed and not self._items:
+            raise StopAsyncIteration
+        if len(self._items) <= self._getters.promised and not await self._getters.wait(self._serve):
+            raise StopAsyncIteration
+        return self.get_nowait()  # after a wait, the item that was promised to this task is there
 
     def _serve(self) -> None:
         """Promise items and free space to the first tasks in line, and dismiss tasks that would wait forever."""
