@@ -25,9 +25,9 @@ from headrace.pipeline.control import (
     SourceEnded,
     Stop,
 )
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.inference import brain_maker, policy_maker
-from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.runtime import Host, contained
 from headrace.pipeline.roles.senders import (
     AGENT_PROCESSOR,
     BrainSteps,
