@@ -9,8 +9,7 @@ Axis letters: N rows and K pieces in a batch, B rows in a sample, S sequences of
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +19,10 @@ from numpy.typing import NDArray
 from headrace.queues.columns import Column, action_columns, memory_column
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 
 Index = NDArray[np.int64]
-
-BLOCK_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,6 @@ class ReplayMemory:
         memory_size: m, for a policy with memory.
         sequence_length: L, for a policy with memory: sequences start at the start of each piece, and at each multiple
             of L within it.
-        block_bytes: see `LazyColumn`.
     """
 
     def __init__(
@@ -87,7 +84,6 @@ class ReplayMemory:
         capacity: int,
         memory_size: int = 0,
         sequence_length: int = 0,
-        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.capacity = capacity
         self.sequence_length = sequence_length
@@ -95,12 +91,12 @@ class ReplayMemory:
         sampled = [Column("rewards", "float32"), Column("terminated", "bool"), *action_columns(spec), *masks]
         references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
         self._sampled = [column.name for column in sampled]
-        self._rows = {c.name: LazyColumn(c, capacity, block_bytes) for c in (*sampled, *references)}
+        self._rows = {c.name: LazyColumn(c, capacity) for c in (*sampled, *references)}
         # In the worst case, each row has a separate observation and next observation.
-        self.observations = ObservationStore(layout, 2 * capacity, block_bytes)
+        self.observations = ObservationStore(layout, 2 * capacity)
         starts = [Column("row", "int64"), Column("length", "int64"), memory_column(memory_size)]
         starts += action_columns(spec, "previous_")
-        self._starts = {c.name: LazyColumn(c, capacity, block_bytes) for c in starts} if sequence_length else {}
+        self._starts = {c.name: LazyColumn(c, capacity) for c in starts} if sequence_length else {}
         self._previous = [column.name for column in action_columns(spec, "previous_")]
         self.clear()
 
@@ -127,34 +123,30 @@ class ReplayMemory:
             batch: K pieces with N rows in total.
             rows: [N, ...] the observations of the pieces' rows.
             finals: [K, ...] the pieces' final observations.
+
+        Raises:
+            StageError: if the memory has a smaller capacity than N.
         """
-        first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
-        self._evict(min(oldest, first))
-        before = self._continue(batch)
+        if batch.num_rows > self.capacity:
+            raise StageError(
+                f"a batch of {batch.num_rows} steps does not fit into a replay buffer of {self.capacity} steps: raise "
+                "hyperparameters.buffer_size"
+            )
+        first, ends = self._count, np.cumsum(batch.lengths, dtype=np.int64)
+        self._evict(first + batch.num_rows - self.capacity)
+        slots, final_slots, continued = self._store_observations(batch, rows, finals, self._continue(batch))
         if self.sequence_length:
-            self._add_starts(batch, oldest)
-        # If a batch is larger than the memory, only its newest rows are kept.
-        skip = max(0, oldest - first)
-        ends = np.cumsum(batch.lengths, dtype=np.int64)
-        kept = slice(int(np.searchsorted(ends, skip, side="right")), None)
-        begins = (ends - batch.lengths)[kept]
-        before = np.where((before[kept] >= oldest) & (begins >= skip), before[kept], -1)
-        begins = np.maximum(begins, skip)
-        pieces = _Pieces(first, begins, ends[kept], before, _pick(rows, slice(skip, None)), _pick(finals, kept), skip)
-        slots, next_slots = self._store_observations(pieces)
-        at = np.arange(first + skip, first + batch.num_rows) % self.capacity
-        terminated = np.zeros(batch.num_rows, np.bool_)
-        terminated[ends - 1] = batch.terminated
-        columns = {**batch.rows, "terminated": terminated}
-        for name in self._sampled:
-            self._rows[name].put(at, columns[name][skip:])
-        self._rows["slot"].put(at, slots)
-        self._rows["next_slot"].put(at, next_slots)
-        continued = np.ones(batch.num_rows, np.bool_)
-        continued[ends - 1] = False
-        self._rows["continued"].put(at, continued[skip:])
-        joined = pieces.before[pieces.before >= 0] % self.capacity
-        self._rows["continued"].put(joined, np.ones(len(joined), np.bool_))
+            self._add_starts(batch)
+        next_slots, terminated = np.append(slots[1:], 0), np.zeros(batch.num_rows, np.bool_)
+        next_slots[ends - 1], terminated[ends - 1] = final_slots, batch.terminated
+        joined = np.ones(batch.num_rows, np.bool_)
+        joined[ends - 1] = False
+        references = {"slot": slots, "next_slot": next_slots, "continued": joined}
+        columns = {**batch.rows, "terminated": terminated, **references}
+        at = np.arange(first, first + batch.num_rows) % self.capacity
+        for name in (*self._sampled, *references):
+            self._rows[name].put(at, columns[name])
+        self._rows["continued"].put(continued % self.capacity, np.ones(len(continued), np.bool_))
         self._count += batch.num_rows
 
     def enough(self, count: int) -> bool:
@@ -291,57 +283,41 @@ class ReplayMemory:
                 self._open[agent] = (episode, last)
         return before
 
-    def _store_observations(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Store observations not stored yet; return the slots of each row's observation and next observation."""
-        lengths = pieces.ends - pieces.begins
-        piece = np.repeat(np.arange(len(lengths)), lengths)
-        at = np.arange(len(piece)) + piece  # in `slots`, each piece has its rows' observations, then the final one
-        first_at = pieces.begins - pieces.skip + np.arange(len(lengths))
-        final_at = first_at + lengths
-        stored, within = self._find_continued(pieces)
-        own = np.ones(len(piece) + len(lengths), np.bool_)
-        own[first_at[pieces.before >= 0]] = False
-        slots = np.empty(len(own), np.int64)
-        slots[own] = self.observations.allocate(int(own.sum()))
-        slots[first_at[stored]] = self._rows["next_slot"].take(pieces.before[stored] % self.capacity)
-        slots[first_at[within]] = slots[final_at[pieces.containing(pieces.before[within])]]
-        new_rows = own[at]
-        self.observations.write(slots[at[new_rows]], _pick(pieces.rows, new_rows))
-        self.observations.write(slots[final_at], pieces.finals)
-        return slots[at], slots[at + 1]
+    def _store_observations(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, before: Index
+    ) -> tuple[Index, Index, Index]:
+        """Store observations not stored yet, given the row [K] that each piece continues.
 
-    def _find_continued(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Find the pieces that continue a stored piece, and the pieces that continue another piece of the same batch.
+        A piece may be lost or changed in transit. The piece after it then continues no other, because its first
+        observation differs from the final observation that is stored.
 
-        A piece may be lost or changed in transit. Then no piece continues it: the next piece's `before` becomes -1.
+        Returns:
+            The slots of the rows' observations [N] and of the final observations [K], and the rows that are continued.
         """
-        found = []
-        for chosen in (
-            np.flatnonzero((pieces.before >= 0) & (pieces.before < pieces.first)),
-            np.flatnonzero(pieces.before >= pieces.first),
-        ):
-            if not len(chosen):
-                found.append(chosen)
-                continue
-            before = pieces.before[chosen]
-            if before[0] < pieces.first:
-                there = self.observations.read(self._rows["next_slot"].take(before % self.capacity))
-            else:
-                there = _pick(pieces.finals, pieces.containing(before))
-            same = _equal(there, _pick(pieces.rows, pieces.begins[chosen] - pieces.skip))
-            pieces.before[chosen[~same]] = -1
-            found.append(chosen[same])
-        return found[0], found[1]
+        first, starts = self._count, np.cumsum(batch.lengths, dtype=np.int64) - batch.lengths
+        final_slots = self.observations.allocate(batch.num_trajectories)
+        self.observations.write(final_slots, finals)
+        joined = np.flatnonzero(before >= 0)
+        earlier = before[joined]
+        stored, shared = earlier < first, np.empty(len(joined), np.int64)
+        shared[stored] = self._rows["next_slot"].take(earlier[stored] % self.capacity)
+        shared[~stored] = final_slots[np.searchsorted(starts, earlier[~stored] - first, side="right") - 1]
+        same = _equal(self.observations.read(shared), _pick(rows, starts[joined]))
+        fresh = np.ones(batch.num_rows, np.bool_)
+        fresh[starts[joined[same]]] = False
+        slots = np.empty(batch.num_rows, np.int64)
+        slots[~fresh] = shared[same]
+        slots[fresh] = self.observations.allocate(int(fresh.sum()))
+        self.observations.write(slots[fresh], _pick(rows, fresh))
+        return slots, final_slots, earlier[same]
 
-    def _add_starts(self, batch: TrajectoryBatch, oldest: int) -> None:
+    def _add_starts(self, batch: TrajectoryBatch) -> None:
         length = self.sequence_length
         lengths = batch.lengths.astype(np.int64)
         counts = -(-lengths // length)
         piece = np.repeat(np.arange(len(lengths)), counts)
         offset = (np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)) * length
         row = (np.cumsum(lengths) - lengths)[piece] + offset
-        kept = self._count + row >= oldest
-        piece, offset, row = piece[kept], offset[kept], row[kept]
         at = np.arange(self._start_count, self._start_count + len(row)) % self.capacity
         self._starts["row"].put(at, self._count + row)
         self._starts["length"].put(at, np.minimum(length, lengths[piece] - offset))
@@ -360,30 +336,6 @@ def replayed_columns(spec: BehaviorSpec) -> list[str]:
     return ["rewards", *(column.name for column in action_columns(spec)), *masks]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """The pieces of a batch that the memory keeps."""
-
-    first: int
-    """Index of the batch's first row, counted over all rows ever added."""
-    begins: Index
-    """[K] the first row of each piece within the batch."""
-    ends: Index
-    """[K] the row after each piece's last row, within the batch."""
-    before: Index
-    """[K] index of the row that each piece continues, counted over all rows ever added; -1 for none."""
-    rows: EncodedObservations
-    """[N - skip, ...] the observations of the rows that are kept."""
-    finals: EncodedObservations
-    """[K, ...] the pieces' final observations."""
-    skip: int
-    """Number of rows at the start of the batch that are not kept."""
-
-    def containing(self, numbers: Index) -> Index:
-        """Return the indices of the pieces that contain these rows, which are counted over all rows ever added."""
-        return np.searchsorted(self.ends, numbers - self.first, side="right").astype(np.int64)
-
-
 def _pick(observations: EncodedObservations, index: slice | Index | NDArray[np.bool_]) -> EncodedObservations:
     return EncodedObservations(observations.vectors[index], tuple(other[index] for other in observations.others))
 
@@ -392,74 +344,50 @@ def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[n
     """Return a mask [n], true where the observations are equal."""
     same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
     for one, other in zip(first.others, second.others, strict=True):
-        same &= (one == other).reshape(len(one), -1).all(axis=1)
+        same &= (one == other).all(axis=tuple(range(1, one.ndim)))
     return same
 
 
 # Columns, which allocate memory only as they fill, and the slots of observations.
 
-_FIRST_SLOTS = 1024
+_FIRST_ROWS = 1024
 
 
 class LazyColumn:
-    """Rows of one shape and dtype, in blocks that are allocated when first written to.
+    """Rows of one shape and dtype, in an array that grows as rows are written.
 
-    On Linux, `np.empty` of a large array costs nothing until its pages are written. But a system may refuse to reserve
-    more memory than it has, and 10^6 images of 84×84×4 take 28 GB. Blocks are therefore limited to `block_bytes`. A
-    column that fits into one block, as vectors usually do, is a single array, so gathering from it is one operation.
+    Reserving memory for all rows at the start could fail: 10^6 images of 84×84×4 take 28 GB. The array grows by an
+    eighth at a time; on Linux, a large array grows without being copied.
 
     Args:
         column: name, dtype and shape of a row.
         capacity: the maximum number of rows.
-        block_bytes: the maximum size of a block in bytes (but at least one row).
+
+    Attributes:
+        rows: [n, *shape] the rows, of which some may not have been written yet.
     """
 
-    def __init__(self, column: Column, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, column: Column, capacity: int) -> None:
         self.name = column.name
-        self.dtype = np.dtype(column.dtype)
-        self.shape = column.shape
-        row_bytes = max(1, self.dtype.itemsize * math.prod(column.shape))
+        self.rows: Array = np.empty((0, *column.shape), column.dtype)
         self._capacity = capacity
-        self._rows = max(1, min(capacity, block_bytes // row_bytes))
-        self._blocks: list[Array] = []
 
     def take(self, index: Index) -> Array:
         """Return rows [n, *shape] that have been written, as a new array."""
-        if len(self._blocks) == 1:
-            return self._blocks[0].take(index, axis=0)
-        out = np.empty((len(index), *self.shape), self.dtype)
-        for block, chosen, at in self._by_block(index):
-            out[chosen] = block[at]
-        return out
+        return self.rows.take(index, axis=0)
 
     def put(self, index: Index, rows: Array) -> None:
         """Write rows [n, *shape] to positions [n], each below the capacity."""
-        if not len(index):
-            return
-        self._reach(int(index.max()) + 1)
-        if len(self._blocks) == 1:
-            self._blocks[0][index] = rows
-            return
-        for block, chosen, at in self._by_block(index):
-            block[at] = rows[chosen]
+        if len(index):
+            self.reserve(int(index.max()) + 1)
+            self.rows[index] = rows
 
-    def parts(self, rows: int) -> Iterator[Array]:
-        """Yield the first `rows` rows as views of contiguous arrays, allocating blocks that were never written to."""
-        self._reach(rows)
-        for block in self._blocks:
-            yield block[: max(0, rows)]
-            rows -= len(block)
-
-    def _reach(self, rows: int) -> None:
-        while len(self._blocks) * self._rows < rows:
-            left = self._capacity - len(self._blocks) * self._rows
-            self._blocks.append(np.empty((min(self._rows, left), *self.shape), self.dtype))
-
-    def _by_block(self, index: Index) -> Iterator[tuple[Array, Index, Index]]:
-        number, at = np.divmod(index, self._rows)
-        for block in np.unique(number).tolist():
-            chosen = np.flatnonzero(number == block)
-            yield self._blocks[block], chosen, at[chosen]
+    def reserve(self, rows: int) -> None:
+        """Allocate at least this many rows; invalidate all views of the rows."""
+        present = len(self.rows)
+        if rows > present:
+            grown = min(self._capacity, max(rows, present + present // 8, _FIRST_ROWS))
+            self.rows.resize((grown, *self.rows.shape[1:]), refcheck=False)
 
 
 class ReusedSlots:
@@ -493,7 +421,7 @@ class ReusedSlots:
         """Mark `count` free slots as in use, and return them as a new array [count]."""
         total, missing = len(self._slots), self._used + count - len(self._slots)
         if missing > 0:
-            grown = min(self._capacity, total + max(missing, total, _FIRST_SLOTS))
+            grown = min(self._capacity, total + max(missing, total, _FIRST_ROWS))
             self._slots = np.concatenate((self._slots, np.arange(total, grown)))
         slots = self._slots[self._used : self._used + count].copy()
         self._used += count
@@ -520,12 +448,11 @@ class ObservationStore(ReusedSlots):
     Args:
         layout: the columns of an observation.
         capacity: the maximum number of slots that may be in use at the same time.
-        block_bytes: see `LazyColumn`.
     """
 
-    def __init__(self, layout: ObservationLayout, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, layout: ObservationLayout, capacity: int) -> None:
         super().__init__(capacity)
-        self.columns = [LazyColumn(column, capacity, block_bytes) for column in layout.columns()]
+        self.columns = [LazyColumn(column, capacity) for column in layout.columns()]
 
     def write(self, slots: Index, observations: EncodedObservations) -> None:
         """Write n observations into n slots."""

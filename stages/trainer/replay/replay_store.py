@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
-import struct
-import zlib
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
+from zipfile import ZipFile
 
-import numpy as np
-from numpy.typing import NDArray
-
-from headrace.queues.messages import Array
-from headrace.queues.windows_files import write_all, write_whole
+from headrace.queues.windows_files import write_whole
 from headrace.stages.trainer.replay.replay_memory import LazyColumn
 
-# The file is written from, and read into, the memory's own arrays, so a large memory is never held twice. The file is
-# either complete or absent: it is written under a temporary name, synced to disk, and renamed. Its layout is: `MAGIC`,
-# length of the header (8 bytes), header (JSON), its CRC-32 (4 bytes), then each column's bytes and their CRC-32.
-# Numbers are little-endian, like all platforms that torch runs on.
-MAGIC = b"headrace replay\n"
+# The file is a zip archive, whose checksums detect damage. It has the JSON entry `HEADER` and an entry for each column,
+# named by its number, with the bytes of the rows in use. The columns are written from, and read into, the memory's own
+# arrays, so a large memory is never held twice. The file is either complete or absent: it is written under a temporary
+# name, synced to disk, and renamed. Numbers are little-endian, like all platforms that torch runs on.
+HEADER = "memory.json"
 FORMAT = 1
 
 _CHUNK_BYTES = 2**24
-_MOST_HEADER_BYTES = 2**26
 
 
 class SavedMemory(Protocol):
@@ -73,7 +67,19 @@ def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
     Raises:
         OSError: if the file can't be written; an older file is then kept.
     """
-    write_whole(path, lambda file: _write(memory, file, step))
+
+    def write(file: IO[bytes]) -> None:
+        buffered = io.BufferedWriter(file)  # writes everything, even if the system writes in parts
+        with ZipFile(buffered, "w") as archive:
+            header = {"format": FORMAT, "facts": memory.facts(), "columns": _described(memory), "step": step}
+            archive.writestr(HEADER, json.dumps(header))
+            for number, (column, rows) in enumerate(memory.columns()):
+                with archive.open(str(number), "w", force_zip64=True) as entry:
+                    entry.write(_bytes_of(column, rows))
+        buffered.flush()
+        buffered.detach()
+
+    write_whole(path, write)
 
 
 def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
@@ -83,89 +89,51 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         ReplayFileError: if the file is missing, truncated or modified, or belongs to a different memory or step.
     """
     try:
-        with path.open("rb", buffering=0) as file:
+        with path.open("rb") as file:
             _read(memory, file, step)
     except (OSError, ReplayFileError) as error:
         memory.clear()
-        raise ReplayFileError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        memory.clear()  # the checksums are right, so the file comes from another program
-        raise ReplayFileError(f"{path}: not a replay buffer: {error!r}") from error
-
-
-def _write(memory: SavedMemory, file: IO[bytes], step: int) -> None:
-    described = {"format": FORMAT, "facts": memory.facts(), "columns": _described(memory), "step": step}
-    header = json.dumps(described).encode()
-    write_all(file, MAGIC + struct.pack("<Q", len(header)) + header + struct.pack("<I", zlib.crc32(header)))
-    for column, rows in memory.columns():
-        checksum = 0
-        for chunk in chain.from_iterable(map(_chunks, column.parts(rows))):
-            write_all(file, chunk)
-            checksum = zlib.crc32(chunk, checksum)
-        write_all(file, struct.pack("<I", checksum))
+        raise ReplayFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    except Exception as error:  # damage may raise anything
+        memory.clear()
+        raise ReplayFileError(f"{path}: truncated, damaged, or not a replay buffer: {error!r}") from error
 
 
 def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
-    if _take(file, len(MAGIC)) != MAGIC:
-        raise ReplayFileError("not a replay buffer file written by Headrace")
-    (length,) = struct.unpack("<Q", _take(file, 8))
-    header = _take(file, min(length, _MOST_HEADER_BYTES))
-    if zlib.crc32(header) != struct.unpack("<I", _take(file, 4))[0]:
-        raise ReplayFileError("the file's header is corrupt")
-    saved = json.loads(header)
-    if saved["format"] != FORMAT:
-        raise ReplayFileError(
-            f"the file has format {saved['format']}, but this version of Headrace reads format {FORMAT}"
-        )
-    if saved["step"] != step:
-        raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
-    for name, now in memory.sizes.items():
-        then = saved["facts"][name]
-        if then != now:
-            raise ReplayFileError(f"the file was saved with {name} {then}, which is now {now}")
-    memory.restore(saved["facts"])
-    if saved["columns"] != _described(memory):
-        raise ReplayFileError(
-            "its observations or actions differ from the environment's, or hindsight has been switched on or off "
-            "since then"
-        )
-    for column, rows in memory.columns():
-        checksum = 0
-        for chunk in chain.from_iterable(map(_chunks, column.parts(rows))):
-            _fill(file, chunk)
-            checksum = zlib.crc32(chunk, checksum)
-        if checksum != struct.unpack("<I", _take(file, 4))[0]:
-            raise ReplayFileError(f"the file's column {column.name} is corrupt")
-    if file.read(1):
-        raise ReplayFileError("the file is longer than expected")
+    with ZipFile(file) as archive:
+        saved = json.loads(archive.read(HEADER))
+        if saved["format"] != FORMAT:
+            raise ReplayFileError(
+                f"the file has format {saved['format']}, but this version of Headrace reads format {FORMAT}"
+            )
+        if saved["step"] != step:
+            raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
+        for name, now in memory.sizes.items():
+            then = saved["facts"][name]
+            if then != now:
+                raise ReplayFileError(f"the file was saved with {name} {then}, which is now {now}")
+        memory.restore(saved["facts"])
+        if saved["columns"] != _described(memory):
+            raise ReplayFileError(
+                "its observations or actions differ from the environment's, or hindsight has been switched on or off "
+                "since then"
+            )
+        for number, (column, rows) in enumerate(memory.columns()):
+            with archive.open(str(number)) as entry:
+                rest = _bytes_of(column, rows)
+                while count := entry.readinto(rest[:_CHUNK_BYTES]):  # type: ignore[attr-defined]  # IO[bytes] lacks it
+                    rest = rest[count:]
+                if rest or entry.read(1):
+                    raise ReplayFileError(f"the file's column {column.name} has a wrong size")
     memory.restored()
 
 
 def _described(memory: SavedMemory) -> list[list[Any]]:
-    return [[column.name, column.dtype.str, list(column.shape), rows] for column, rows in memory.columns()]
+    columns = memory.columns()
+    return [[column.name, column.rows.dtype.str, list(column.rows.shape[1:]), rows] for column, rows in columns]
 
 
-def _chunks(part: Array) -> Iterator[memoryview]:
-    """Yield an array's memory in chunks of bytes, without copying."""
-    data = _as_bytes(part)
-    for at in range(0, len(data), _CHUNK_BYTES):
-        yield data[at : at + _CHUNK_BYTES]
-
-
-def _as_bytes(part: Array) -> memoryview:
-    data: NDArray[np.uint8] = part.reshape(-1).view(np.uint8)
-    return memoryview(data)  # type: ignore[arg-type]  # an array is a buffer
-
-
-def _take(file: IO[bytes], count: int) -> bytes:
-    data = bytearray(count)
-    _fill(file, memoryview(data))
-    return bytes(data)
-
-
-def _fill(file: IO[bytes], target: memoryview) -> None:
-    while target:
-        count = file.readinto(target)  # type: ignore[attr-defined]  # IO[bytes] of an unbuffered file is a RawIOBase
-        if not count:
-            raise ReplayFileError("the file is truncated")
-        target = target[count:]
+def _bytes_of(column: LazyColumn, rows: int) -> memoryview:
+    """Return the memory of a column's leading rows, without copying it."""
+    column.reserve(rows)
+    return memoryview(column.rows[:rows].reshape(-1).view("u1"))  # type: ignore[arg-type]  # an array is a buffer

@@ -254,5 +254,6 @@ def deal(former: ReplayMemory, memory: ReplayMemory, place: int, shards: int) ->
     """
     ages = np.arange(len(former))
     ages = ages[ages // RUN % shards == place % shards]
-    for begin in range(0, len(ages), _AT_ONCE):
-        memory.add(*former.taken(ages[begin : begin + _AT_ONCE]))
+    at_once = min(_AT_ONCE, memory.capacity)
+    for begin in range(0, len(ages), at_once):
+        memory.add(*former.taken(ages[begin : begin + at_once]))
