@@ -74,7 +74,7 @@ def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
             header = {"format": FORMAT, "facts": memory.facts(), "columns": _described(memory), "step": step}
             archive.writestr(HEADER, json.dumps(header))
             for number, (column, rows) in enumerate(memory.columns()):
-                with archive.open(str(number), "w", force_zip64=True) as entry:
+                with archive.open(str(number), mode="w", force_zip64=True) as entry:
                     entry.write(_bytes_of(column, rows))
         buffered.flush()
         buffered.detach()

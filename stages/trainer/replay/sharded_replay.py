@@ -1,4 +1,4 @@
-"""A replay memory with its rows in shards, each in a separate host: the trainer's side, and the stage for a shard.
+"""A replay memory with its rows in shards, each in a separate host: the trainer's side, and the stages of both sides.
 
 Rows are assigned to shards by episode, so an episode's pieces stay together. How many rows each shard contributes to a
 batch is drawn in proportion to the shards' sizes, so every stored row is equally likely. Before an update, `fetch`
@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.errors import QueueClosed
-from headrace.queues.messages import Array, Barrier, ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.queues.messages import Array, Barrier, PolicyUpdate, ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.stages.activity import BLOCKED
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.stage import Stage
 from headrace.stages.trainer.protocol import new_random, random_state, restore_random
 from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory
+from headrace.stages.trainer.stage import TrainerStage
 
 AT_ONCE = 64
 """The maximum number of batches in flight."""
@@ -163,6 +165,26 @@ class ShardedReplay:
             columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
             before, after = _encoded("obs", columns), _encoded("next", columns)
             self._ready.append(ReplayedRows(before, after, columns))
+
+
+# The stage fetches the batches, so `Trainer.learn` remains an ordinary function (docs/decisions/047).
+class ShardedTrainerStage(TrainerStage):
+    """Drives a `SACTrainer` that has a sharded replay buffer (`replay`)."""
+
+    trainer: Any
+    """A `SACTrainer`, whose module imports this one."""
+
+    async def process(self, item: TrajectoryBatch) -> AsyncIterator[PolicyUpdate]:  # type: ignore[override]
+        """Add a batch, and learn once there are enough rows and the batches needed have arrived."""
+        replay = self.trainer.replay
+        assert replay is not None, "this stage runs only with shards"
+        if self._take(item):
+            while self.trainer.ready():
+                with self._context.timings.lasting(f"{BLOCKED}/{self._context.name}"):
+                    await self.trainer.prepare()
+                yield self._learn()
+        self._end_item(item)
+        await replay.drained()
 
 
 def shard_capacity(capacity: int, shards: int) -> int:

@@ -332,7 +332,7 @@ def test_environment_steps_of_repeated_actions_are_counted_over_a_resume():
 def test_a_sample_of_the_actions_is_reported_by_head():
     actions = ActionSpec(1, (3, 7), unbounded=(), continuous_names=("turn",), branch_names=("move", "step_mul"))
     desk = Desk(rows_per_update=6400, actions=actions)
-    for begin in range(0, 6400, 50):
+    for begin in range(0, 6450, 50):
         rows = np.arange(begin, begin + 50)
         batch = trajectories([50]).replace(
             continuous_actions=(rows[:, None] / 1000).astype(np.float32),
@@ -340,7 +340,7 @@ def test_a_sample_of_the_actions_is_reported_by_head():
         )
         list(desk.stage.process(batch))
     values = {name: values for (_, name), values in desk.statistics.values.items() if name.startswith("action/")}
-    sampled = np.arange(0, 6400, 200)  # as evenly as can be
+    sampled = np.arange(0, 6450, 200)  # as evenly as can be
     assert values["action/move"] == (sampled % 3).tolist()
     assert values["action/step_mul"] == (sampled % 7).tolist()
     assert np.allclose(values["action/turn"], np.minimum(sampled / 3000, 1)), "as the environment receives it"
