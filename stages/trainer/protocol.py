@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -53,8 +53,8 @@ class ReplicaSlice:
         return int(self.rows.stop - self.rows.start)
 
 
-class Replicas(ABC):
-    """The replicas of one trainer, from the point of view of one of them.
+class Replicas:
+    """The replicas of one trainer, from the point of view of one of them; by default, a trainer without replicas.
 
     Attributes:
         rank: this replica's number, counted from 0.
@@ -70,7 +70,6 @@ class Replicas(ABC):
             return ReplicaSlice(slice(0, count), 1.0 / self.size)
         return ReplicaSlice(slice(count * self.rank // self.size, count * (self.rank + 1) // self.size), 1.0)
 
-    @abstractmethod
     def add_up(self, *tensors: Tensor) -> None:
         """Replace each tensor by its sum over all replicas; the sums are bit-identical on all replicas.
 
@@ -80,12 +79,7 @@ class Replicas(ABC):
 
     def of_each(self, numbers: Tensor) -> Tensor:
         """Return each replica's numbers [size, …], given those of this replica."""
-        if self.size == 1:
-            return numbers[None]
-        found = numbers.new_zeros(self.size, *numbers.shape)
-        found[self.rank] = numbers
-        self.add_up(found)
-        return found
+        return self.gathered(numbers[None], ReplicaSlice(slice(self.rank, self.rank + 1), 1.0), self.size)
 
     def gathered(self, part: Tensor, here: ReplicaSlice, count: int) -> Tensor:
         """Return all `count` rows, given the part that this replica has computed."""
@@ -97,21 +91,8 @@ class Replicas(ABC):
         return whole
 
 
-class _SingleTrainer(Replicas):
-    def add_up(self, *tensors: Tensor) -> None:
-        """Do nothing: with a single trainer, each tensor is already the sum."""
-
-
-SINGLE_TRAINER = _SingleTrainer()
+SINGLE_TRAINER = Replicas()
 """The `Replicas` object for a trainer that has no other replicas."""
-
-
-Update = TypeVar("Update")
-
-
-def as_written(update: Update, context: TrainerContext, design: PolicyDesign) -> Update:
-    """Return the update itself, which computes its gradients by autograd."""
-    return update
 
 
 @dataclass(frozen=True)
@@ -133,8 +114,9 @@ class TrainerContext:
     """The torch device to compute on."""
     accelerated: bool = True
     """Whether updates may be computed faster than the trainers are written; `make_trainer` then sets `accelerate`."""
-    accelerate: Callable[[Any, TrainerContext, PolicyDesign], Any] = as_written
-    """Returns the update that a built-in trainer uses, given the one that it has made; see `fast.accelerate`."""
+    accelerate: Callable[[Any, TrainerContext, PolicyDesign], Any] = lambda update, context, design: update
+    """Returns the update that a built-in trainer uses, given the one that it has made; see `fast.accelerate`. By
+    default, it is that one, which computes its gradients by autograd."""
     products: ProductSettings = TORCHS_OWN
     """How matrix products and convolutions of wide hidden layers are computed."""
     agents: int = 1
@@ -382,31 +364,23 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
     }
 
 
-def defaults_of(trainer_type: type[Trainer]) -> AbstractContextManager[None]:
-    """Return the context in which to call a trainer, because other code in the process may have changed torch's state.
+@contextmanager
+def defaults_of(trainer_type: type[Trainer]) -> Iterator[None]:
+    """Call a trainer of this type in the `with` block, because other code may have changed torch's state.
 
     Gradients are enabled for every trainer. Built-in trainers and their subclasses also get torch's default dtype and
-    device; other trainers may have set these themselves.
-    """
-    bases = (base for base in trainer_type.__mro__ if not issubclass(Trainer, base))
-    return torch_defaults(gradients_only=not any(base.__module__.startswith("headrace.") for base in bases))
-
-
-@contextmanager
-def torch_defaults(gradients_only: bool = False) -> Iterator[None]:
-    """Use float32, the CPU and gradients by default in the `with` block or decorated function.
-
-    Args:
-        gradients_only: True to keep the process's default dtype and device.
+    device, float32 and the CPU; other trainers may have set these themselves.
     """
     import torch  # imported here, because code that looks up a trainer's name does not need torch
 
+    bases = (base for base in trainer_type.__mro__ if not issubclass(Trainer, base))
+    built_in = any(base.__module__.startswith("headrace.") for base in bases)
     with ExitStack() as changed:
         if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
             changed.enter_context(torch.inference_mode(False))
             changed.enter_context(torch.enable_grad())
         dtype, device = torch.get_default_dtype(), torch.get_default_device()
-        if not gradients_only and not (dtype is torch.float32 and device.type == "cpu"):
+        if built_in and not (dtype is torch.float32 and device.type == "cpu"):
             torch.set_default_dtype(torch.float32)
             changed.callback(torch.set_default_dtype, dtype)
             changed.enter_context(torch.device("cpu"))
