@@ -75,27 +75,17 @@ def split(
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    begun, rest = kept > 0, kept < lengths
-    parted = begun & rest
-    ends = (starts + kept)[parted]
-    head = {name: column[begun] for name, column in trajectories.items()}
-    head["lengths"] = kept[begun]
-    changes = {name: rows[of][ends] for name, of in following.items()}
-    for name, value in {**_GOES_ON, **changes}.items():
-        if name in head:
-            head[name][parted[begun]] = value
-    tail = {name: column[rest] for name, column in trajectories.items()}
-    tail["lengths"] = (lengths - kept)[rest]
-    for name, of in preceding.items():
-        tail[name][parted[rest]] = rows[of][ends - 1]
-    number = np.arange(int(lengths.sum())) - starts.repeat(lengths)
-    chosen = number < kept.repeat(lengths)
-    at = int(kept.sum())
-    if chosen[:at].all():  # contiguous rows need no copies
-        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (slice(at), slice(at, None)))
-    else:
-        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (chosen, ~chosen))
-    return (first, head), (rows_left, tail)
+    parted = (kept > 0) & (kept < lengths)
+    begun = np.union1d(starts, (starts + kept)[parted])
+    pieces = _pieces(rows, trajectories, begun, following, preceding)
+    first = begun < np.repeat(starts + kept, 1 + parted)
+    chosen, at = np.repeat(first, pieces["lengths"]), int(kept.sum())
+    contiguous = bool(chosen[:at].all())  # contiguous rows need no copies
+    of_first, of_rest = (slice(at), slice(at, None)) if contiguous else (chosen, ~chosen)
+    return (
+        ({name: column[of_first] for name, column in rows.items()}, {n: column[first] for n, column in pieces.items()}),
+        ({name: column[of_rest] for name, column in rows.items()}, {n: column[~first] for n, column in pieces.items()}),
+    )
 
 
 def cut_every(
@@ -117,24 +107,27 @@ def cut_every(
         preceding: maps each trajectory column that holds a previous value to the row column of that value.
     """
     lengths = trajectories["lengths"]
+    count, starts = int(lengths.sum()), np.cumsum(lengths, dtype=np.int64) - lengths
+    begun = np.union1d(starts, np.arange(-before % length, count, length))
+    return trajectories if len(begun) == len(starts) else _pieces(rows, trajectories, begun, following, preceding)
+
+
+def _pieces(
+    rows: Columns, trajectories: Columns, begun: Numbers, following: Mapping[str, str], preceding: Mapping[str, str]
+) -> Columns:
+    """Return the columns of the pieces that begin at the rows `begun`, ascending; every trajectory begins at one."""
+    lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    first, last = (before + starts) // length, (before + starts + lengths - 1) // length
-    counts = last - first + 1
-    if not (counts > 1).any():
-        return trajectories
-    whole = np.repeat(np.arange(len(lengths)), counts)
-    number = np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begun = np.where(number == 0, starts[whole], (first[whole] + number) * length - before)
-    goes_on = number < counts[whole] - 1
+    whole = np.searchsorted(starts, begun, side="right") - 1
+    inner = begun > starts[whole]
+    goes_on = np.append(inner[1:], False)
     pieces = {name: column[whole] for name, column in trajectories.items()}
     pieces["lengths"] = np.diff(begun, append=int(lengths.sum()))
-    ends = begun[1:][goes_on[:-1]]
-    changes = {name: rows[of][ends] for name, of in following.items()}
-    for name, value in {**_GOES_ON, **changes}.items():
+    for name, value in {**_GOES_ON, **{name: rows[of][begun[inner]] for name, of in following.items()}}.items():
         if name in pieces:
             pieces[name][goes_on] = value
     for name, of in preceding.items():
-        pieces[name][number > 0] = rows[of][begun[number > 0] - 1]
+        pieces[name][inner] = rows[of][begun[inner] - 1]
     return pieces
 
 
