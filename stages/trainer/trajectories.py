@@ -190,22 +190,25 @@ class AgentTable:
     """Values [width] kept for each agent in the middle of an episode."""
 
     def __init__(self, width: int, dtype: str) -> None:
-        self._agents = np.empty(0, np.int64)  # ascending
-        self._episodes = np.empty(0, np.int64)
-        self._heard = np.empty(0, np.int64)
-        self._values = np.empty((0, width), dtype)
+        self._columns: dict[str, NDArray[Any]] = {  # in the ascending order of agents
+            "agents": np.empty(0, np.int64),
+            "episodes": np.empty(0, np.int64),
+            "heard": np.empty(0, np.int64),
+            "values": np.empty((0, width), dtype),
+        }
 
     def __len__(self) -> int:
-        return len(self._agents)
+        return len(self._columns["agents"])
 
     def values_of(self, agents: Numbers, episodes: Numbers) -> NDArray[Any]:
         """Return the values [n, width] of agents in these episodes, as a new array; zeros for unknown agents."""
-        values = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
-        if not len(self._agents):
+        known, kept = self._columns["agents"], self._columns["values"]
+        values = np.zeros((len(agents), kept.shape[1]), kept.dtype)
+        if not len(known):
             return values
-        at = np.minimum(np.searchsorted(self._agents, agents), len(self._agents) - 1)
-        kept = (self._agents[at] == agents) & (self._episodes[at] == episodes)
-        values[kept] = self._values[at[kept]]
+        at = np.minimum(np.searchsorted(known, agents), len(known) - 1)
+        found = (known[at] == agents) & (self._columns["episodes"][at] == episodes)
+        values[found] = kept[at[found]]
         return values
 
     def keep(
@@ -225,23 +228,16 @@ class AgentTable:
             ended: [n] true if the episode has ended.
             update: the update's number, ascending.
         """
-        stay = ~np.isin(self._agents, agents) & (self._heard > update - PATIENCE)
-        on = ~ended
-        joined = np.concatenate([self._agents[stay], agents[on]])
-        order = np.argsort(joined, kind="stable")
-        self._agents = joined[order]
-        self._episodes = np.concatenate([self._episodes[stay], episodes[on]])[order]
-        self._heard = np.concatenate([self._heard[stay], np.full(int(on.sum()), update)])[order]
-        self._values = np.concatenate([self._values[stay], values[on].astype(self._values.dtype)])[order]
+        columns, on = self._columns, ~ended
+        stay = ~np.isin(columns["agents"], agents) & (columns["heard"] > update - PATIENCE)
+        order = np.argsort(np.concatenate([columns["agents"][stay], agents[on]]), kind="stable")
+        new = {"agents": agents, "episodes": episodes, "heard": np.full(len(agents), update), "values": values}
+        for name, column in columns.items():
+            columns[name] = np.concatenate([column[stay], new[name][on].astype(column.dtype)])[order]
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the columns."""
-        return {
-            "agents": self._agents.copy(),
-            "episodes": self._episodes.copy(),
-            "heard": self._heard.copy(),
-            "values": self._values.copy(),
-        }
+        return {name: column.copy() for name, column in self._columns.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`.
@@ -249,13 +245,10 @@ class AgentTable:
         Raises:
             StageError: if the state's rows have a different width.
         """
-        got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
+        got, expected = np.shape(state["values"])[1:], self._columns["values"].shape[1:]
         if got != expected:
             raise StageError(f"table of agents: expected rows of shape {expected}, got {got}")
-        self._agents = np.array(state["agents"], np.int64)
-        self._episodes = np.array(state["episodes"], np.int64)
-        self._heard = np.array(state["heard"], np.int64)
-        self._values = np.array(state["values"], self._values.dtype)
+        self._columns = {name: np.array(state[name], column.dtype) for name, column in self._columns.items()}
 
 
 def add_to_episodes(
