@@ -728,14 +728,14 @@ class UnrollReplay:
         self._rows = {column.name: LazyColumn(column, most) for column in rows}
         self._ended = LazyColumn(Column(_ENDED, "int64"), most)
         self._pieces = {column.name: LazyColumn(column, most) for column in trajectories}
-        self._slots = ReusedSlots(most)
+        self._slots = ReusedSlots()
         self.clear()
 
     def clear(self) -> None:
         """Remove all unrolls."""
         self._added = 0
         self._count = 0
-        self._slots.clear()
+        self._slots.restore(0, np.empty(0, np.int64))
 
     def __len__(self) -> int:
         """Return the number of unrolls kept."""

@@ -106,7 +106,7 @@ class ReplayMemory:
         self._start_count = 0  # number of sequences ever begun, stored in the same way
         self._first_start = 0  # number of the first sequence whose first row is still stored
         self._open: dict[int, tuple[int, int]] = {}  # agent → episode, and the newest row of its unfinished trajectory
-        self.observations.clear()
+        self.observations.restore(0, np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return min(self._count, self.capacity)
@@ -393,53 +393,36 @@ class LazyColumn:
 class ReusedSlots:
     """Allocates slots, which are row numbers 0, 1, …; the slots freed last are the first to be reused.
 
-    Memory use grows with the largest number of slots in use at the same time, not with `capacity`.
-
-    Args:
-        capacity: the maximum number of slots that may be in use at the same time.
-
     Attributes:
         touched: the number of slots that have ever been in use. These slots have the lowest numbers, and only they take
             memory.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._slots: Index = np.empty(0, np.int64)
-        """The slots in use, followed by the free slots."""
-        self._used = self.touched = 0
-
-    def clear(self) -> None:
-        """Free all slots, as if none had ever been in use."""
+    def __init__(self) -> None:
         self.restore(0, np.empty(0, np.int64))
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
-        return self._used
+        return self.touched - len(self._free)
 
     def allocate(self, count: int) -> Index:
         """Mark `count` free slots as in use, and return them as a new array [count]."""
-        total, missing = len(self._slots), self._used + count - len(self._slots)
-        if missing > 0:
-            grown = min(self._capacity, total + max(missing, total, _FIRST_ROWS))
-            self._slots = np.concatenate((self._slots, np.arange(total, grown)))
-        slots = self._slots[self._used : self._used + count].copy()
-        self._used += count
-        if count:
-            self.touched = max(self.touched, int(slots.max()) + 1)
-        return slots
+        kept = max(0, len(self._free) - count)
+        reused, self._free = self._free[kept:], self._free[:kept]
+        fresh = np.arange(self.touched, self.touched + count - len(reused))
+        self.touched += len(fresh)
+        return np.concatenate((reused, fresh))
 
     def release(self, slots: Index) -> None:
         """Free slots that are in use."""
-        self._used -= len(slots)
-        self._slots[self._used : self._used + len(slots)] = slots
+        self._free = np.concatenate((self._free, slots))
 
     def restore(self, touched: int, used: Index) -> None:
-        """Mark the slots in `used` as in use; all of them are below `touched`."""
+        """Mark only the slots in `used` as in use; all of them are below `touched`."""
         free = np.ones(touched, np.bool_)
         free[used] = False
-        self._slots = np.concatenate((used, np.flatnonzero(free)))
-        self._used, self.touched = len(used), touched
+        self._free: Index = np.flatnonzero(free)
+        self.touched = touched
 
 
 class ObservationStore(ReusedSlots):
@@ -451,7 +434,7 @@ class ObservationStore(ReusedSlots):
     """
 
     def __init__(self, layout: ObservationLayout, capacity: int) -> None:
-        super().__init__(capacity)
+        super().__init__()
         self.columns = [LazyColumn(column, capacity) for column in layout.columns()]
 
     def write(self, slots: Index, observations: EncodedObservations) -> None:
