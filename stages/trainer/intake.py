@@ -248,14 +248,9 @@ class Transitions:
 
     def rows(self, which: Tensor | slice) -> Transitions:
         """Return the transitions that `which` selects."""
-        return replace(
-            self,
-            inputs=self.inputs.rows(which),
-            next_inputs=self.next_inputs.rows(which),
-            continuous=self.continuous[which],
-            choices=self.choices[which],
-            rewards=self.rewards[which],
-            terminated=self.terminated[which],
+        tensors = (self.continuous, self.choices, self.rewards, self.terminated)
+        return Transitions(
+            self.inputs.rows(which), self.next_inputs.rows(which), *(tensor[which] for tensor in tensors)
         )
 
 

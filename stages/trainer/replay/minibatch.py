@@ -67,18 +67,13 @@ class MinibatchMaker:
 
     def transitions(self, replayed: ReplayedRows) -> Transitions:
         """Convert the memory's rows to transitions for reward signals, including padding."""
-        columns, rows = replayed.columns, len(replayed.columns["rewards"])
-        continuous = torch.empty(rows, 0, device=self._device)
-        choices = torch.empty(rows, 0, dtype=torch.int64, device=self._device)
-        if self._actions.continuous_size:
-            continuous = self._tensor(columns["continuous_actions"])
-        if self._actions.discrete_branches:
-            choices = self._tensor(columns["discrete_actions"].astype(np.int64))
+        columns = replayed.columns
+        continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
         return Transitions(
             Inputs.from_encoded(replayed.observations, self._device),
             Inputs.from_encoded(replayed.next_observations, self._device),
-            continuous,
-            choices,
+            self._tensor(continuous),
+            self._tensor(choices.astype(np.int64)),
             self._tensor(columns["rewards"]),
             self._tensor(columns["terminated"].astype(np.float32)),
         )
@@ -194,16 +189,16 @@ def statistics_of(
         replicas: the replicas that took the same steps.
         parts: for each step, this replica's part of the minibatch's rows, and the number of all rows.
     """
-    columns = list[list[Tensor]]()
-    for each in found:
-        masked = [] if each.mask is None else [each.mask]
-        columns.append([each.q1, each.q2, each.targets, each.values, each.negentropies, *masked])
-    if replicas.size > 1:
-        columns = _of_all(columns, replicas, parts)
-    q1, q2, targets, values, negentropies, *masks = map(torch.cat, zip(*columns, strict=True))
-    of_rows, log_probs = torch.stack([q1, q2, values, (q1 - targets).abs_()]), negentropies.sum(dim=1)
-    if masks:
-        of_rows, log_probs = of_rows[:, masks[0] > 0], log_probs[masks[0] > 0]
+    tables = list[Tensor]()
+    for each, (here, rows) in zip(found, parts, strict=True):
+        columns = [each.q1, each.q2, each.targets, each.values, each.negentropies]
+        mask = [] if each.mask is None else [each.mask[:, None]]
+        tables.append(replicas.gathered(torch.cat([*columns, *mask], dim=1), here, rows))
+    table, width = torch.cat(tables), len(signals)
+    if found[0].mask is not None:
+        table = table[table[:, -1] > 0, :-1]
+    q1, q2, targets, values = (table[:, at * width : (at + 1) * width] for at in range(4))
+    of_rows, log_probs = torch.stack([q1, q2, values, (q1 - targets).abs_()]), table[:, 4 * width :].sum(dim=1)
     # Together: fetching each number separately costs as much as a layer, and updates happen every few steps.
     least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
     per_signal = of_rows.mean(dim=1)  # [4, S]
@@ -220,21 +215,6 @@ def statistics_of(
     for name, mean in zip(signals, numbers[15:], strict=True):
         statistics[f"Policy/{name.capitalize()} Value"] = mean
     return statistics
-
-
-def _of_all(
-    columns: list[list[Tensor]], replicas: Replicas, parts: Sequence[tuple[ReplicaSlice, int]]
-) -> list[list[Tensor]]:
-    """Return each step's columns for all replicas' rows, given those for this replica's part of the rows."""
-    whole = [
-        [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in column]
-        for column, (_, rows) in zip(columns, parts, strict=True)
-    ]
-    for ours, of_all, (here, _) in zip(columns, whole, parts, strict=True):
-        for tensor, target in zip(ours, of_all, strict=True):
-            target[here.rows] = tensor * here.weight
-    replicas.add_up(*(tensor for column in whole for tensor in column))
-    return whole
 
 
 # Statistics of an episode's rewards from all signals except the environment's, computed for each piece on arrival.
