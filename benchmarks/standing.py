@@ -13,7 +13,7 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError,
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
-from headrace.stages.trainer.replay.replay_store import HEADER
+from headrace.stages.trainer.replay.replay_memory import HEADER
 
 
 class Violation(Exception):

@@ -64,8 +64,14 @@ from headrace.stages.trainer.replay.minibatch import (
     statistics_of,
 )
 from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
-from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import (
+    ReplayedRows,
+    ReplayFileError,
+    ReplayMemory,
+    read_replay,
+    replayed_columns,
+    write_replay,
+)
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
 

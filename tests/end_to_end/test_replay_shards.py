@@ -14,7 +14,7 @@ from run_folders import weights_digest
 from runs import run_here
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
-from headrace.stages.trainer.replay.replay_store import HEADER
+from headrace.stages.trainer.replay.replay_memory import HEADER
 
 
 def sharded(kind: str, replicas: int, **changes: object) -> Plain:

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 from replay_world import Every, Piece, World, add, new_memory, rows_of
 
-from headrace.stages.trainer.replay.replay_store import HEADER, ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import HEADER, ReplayFileError, read_replay, write_replay
 
 CAPACITY, LENGTH = 12, 3
 
