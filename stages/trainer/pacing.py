@@ -27,14 +27,8 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
         agents: the number of agents that act concurrently.
         off_policy: whether the trainer can learn from steps of any age.
     """
-    if off_policy:
-        return _off_policy_rows(settings) or agents * longest_piece(settings, agents, off_policy)
-    hyperparameters = settings.hyperparameters
-    if isinstance(hyperparameters, Mapping):
-        size = hyperparameters.get("buffer_size")
-    else:
-        size = hyperparameters.rows_per_update
-    return size if isinstance(size, int) and size > 0 else USUAL_BUFFER_SIZE
+    usual = agents * longest_piece(settings, agents, off_policy) if off_policy else USUAL_BUFFER_SIZE
+    return _own_rows(settings, off_policy) or usual
 
 
 def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
@@ -48,11 +42,14 @@ def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> 
         own = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
         return settings.time_horizon if own is None else own
     memory = settings.network_settings.memory
-    rows = _off_policy_rows(settings) or _OFF_POLICY_ROWS
+    rows = _own_rows(settings, off_policy) or _OFF_POLICY_ROWS
     return min(settings.time_horizon, max(1, -(-rows // agents)) if memory is None else memory.sequence_length)
 
 
-def _off_policy_rows(settings: BehaviorSettings) -> int | None:
-    """Return the number of rows after which an off-policy trainer learns; None if its settings do not define it."""
+def _own_rows(settings: BehaviorSettings, off_policy: bool) -> int | None:
+    """Return the number of rows after which the trainer learns; None if its settings do not define it."""
     hyperparameters = settings.hyperparameters
-    return None if isinstance(hyperparameters, Mapping) else hyperparameters.rows_per_update
+    if not isinstance(hyperparameters, Mapping):
+        return hyperparameters.rows_per_update
+    size = None if off_policy else hyperparameters.get("buffer_size")
+    return size if isinstance(size, int) and size > 0 else None

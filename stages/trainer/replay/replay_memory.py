@@ -404,7 +404,8 @@ class ReusedSlots:
     """
 
     def __init__(self) -> None:
-        self.restore(0, np.empty(0, np.int64))
+        self._free: Index = np.empty(0, np.int64)
+        self.touched = 0
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
@@ -426,7 +427,7 @@ class ReusedSlots:
         """Mark only the slots in `used` as in use; all of them are below `touched`."""
         free = np.ones(touched, np.bool_)
         free[used] = False
-        self._free: Index = np.flatnonzero(free)
+        self._free = np.flatnonzero(free)
         self.touched = touched
 
 
