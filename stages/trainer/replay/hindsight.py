@@ -98,10 +98,9 @@ class HindsightMemory(ReplayMemory):
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
         """Add copies of trajectories to the memory. An episode's rows can be drawn once the episode has ended."""
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
-        self._leave(min(oldest, first))
+        self._leave(oldest)
         super().add(batch, rows, finals)
-        kept = np.arange(max(first, oldest), self._count)
-        self._rows["place"].put(kept % self.capacity, np.full(len(kept), -1))
+        self._rows["place"].put(np.arange(first, self._count) % self.capacity, np.full(batch.num_rows, -1))
         ends = first + np.cumsum(batch.lengths, dtype=np.int64)
         columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], ends - batch.lengths, ends)
         over = (batch.terminated | batch.truncated).tolist()
@@ -183,11 +182,10 @@ class HindsightMemory(ReplayMemory):
     def _leave(self, oldest: int) -> None:
         """Drop the places of episodes that have rows before `oldest`."""
         replaced = np.arange(max(0, self._count - self.capacity), oldest)
-        if len(replaced):
-            places = self._rows["place"].take(replaced % self.capacity)
-            places = places[places >= self._left]
-            if len(places):
-                self._left = int(self._places["end"].take(places % self.capacity).max())
+        places = self._rows["place"].take(replaced % self.capacity)
+        places = places[places >= self._left]
+        if len(places):
+            self._left = int(self._places["end"].take(places % self.capacity).max())
 
     def _finish(self, start: int, pieces: Iterable[tuple[int, int]], oldest: int) -> None:
         """Give places to those rows of an ended episode that are still stored."""

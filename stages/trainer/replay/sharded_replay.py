@@ -192,16 +192,6 @@ def shard_capacity(capacity: int, shards: int) -> int:
     return -(-capacity // shards)
 
 
-def as_sample(rows: ReplayedRows) -> ReplaySample:
-    """Convert a shard's rows to a message."""
-    return ReplaySample({**rows.columns, **_named("obs", rows.observations), **_named("next", rows.next_observations)})
-
-
-def taken_apart(batch: TrajectoryBatch) -> tuple[EncodedObservations, EncodedObservations]:
-    """Return the rows' and the final observations, unpacked from a batch that `ShardedReplay.add` has sent."""
-    return _encoded("obs", batch.rows), _encoded("final", batch.trajectories)
-
-
 def _named(prefix: str, observations: EncodedObservations) -> dict[str, Array]:
     others = {f"{prefix}_encoded_{index}": other for index, other in enumerate(observations.others)}
     return {f"{prefix}_encoded_vectors": observations.vectors, **others}
@@ -235,18 +225,16 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
     def process(self, item: TrajectoryBatch | ReplayRequest) -> Iterator[ReplaySample]:
         """Store a batch, or answer a request with one item per batch to which this shard contributes rows."""
         if isinstance(item, TrajectoryBatch):
-            self.memory.add(item, *taken_apart(item))
+            self.memory.add(item, _encoded("obs", item.rows), _encoded("final", item.trajectories))
             self.rows += item.num_rows
             return
         for count in item.counts.tolist():
-            if count < 0:
-                yield self.size()
+            if count < 0:  # a new trainer requests the number of rows that the shard holds
+                yield ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
             elif count:
-                yield as_sample(self.memory.sample(count, self._random))
-
-    def size(self) -> ReplaySample:
-        """Return the message that a new trainer requests, with the number of rows that the shard holds."""
-        return ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
+                drawn = self.memory.sample(count, self._random)
+                before, after = _named("obs", drawn.observations), _named("next", drawn.next_observations)
+                yield ReplaySample({**drawn.columns, **before, **after})
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return everything except the rows, which are saved in a separate file."""
