@@ -100,25 +100,17 @@ class Adam:
             write_named(named_views(moment), state[name], f"{what} {name}")
         self._go_on_from(int(state["steps"]))
 
-    def snapshot(self) -> tuple[int, Tensor, Tensor]:
-        """Return a copy of the state, for use with `restore`."""
-        return self.steps, self.first_moment.clone(), self.second_moment.clone()
-
-    def restore(self, snapshot: tuple[int, Tensor, Tensor]) -> None:
-        """Restore the state from a snapshot."""
-        self._go_on_from(snapshot[0])
-        self.first_moment.copy_(snapshot[1])
-        self.second_moment.copy_(snapshot[2])
-
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
         """Restore the parameters and this optimizer's state if a `NotFiniteError` is raised in the `with` block."""
-        values, state = self._values.clone(), self.snapshot()
+        changing = (self._values, self.first_moment, self.second_moment)
+        steps, copies = self.steps, [vector.clone() for vector in changing]
         try:
             yield
         except NotFiniteError:
-            self._values.copy_(values)
-            self.restore(state)
+            for vector, copy in zip(changing, copies, strict=True):
+                vector.copy_(copy)
+            self._go_on_from(steps)
             raise
 
     def _go_on_from(self, steps: int) -> None:

@@ -16,7 +16,8 @@ there are none), G entropy coefficients: one for all continuous actions together
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -287,7 +288,8 @@ class SACTrainer(Trainer):
     @flushed_denormals()
     def _learn_all(self) -> None:
         if self._is_due(self._pace.of_policy):
-            self._learn_policy()
+            with self._update.undone_on_failure():
+                self._learn_policy()
         while self._learning and self._is_due(self._pace.of_signals):
             self._learn_signals()
             self._pace.of_signals.count()
@@ -306,7 +308,6 @@ class SACTrainer(Trainer):
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.is_due(ratio)
 
     def _learn_policy(self) -> None:
-        before = self._update.snapshot()
         h, steps = self._hyperparameters, self.context.settings.max_steps
         learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
         found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
@@ -323,7 +324,6 @@ class SACTrainer(Trainer):
             self._pace.of_policy.count()
         table = torch.stack(losses).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
-            self._update.restore(before)
             words = not_finite(LOSSES, table, "learning_rate")
             raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {words}")
         statistics = {"Policy/Learning Rate": learning_rate}
@@ -663,21 +663,18 @@ class SACUpdate:
         """Return the norms of the last gradients of actor and critics."""
         return [float(torch.linalg.vector_norm(flat.gradients)) for flat in (self.actor, self.critics)]
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return a copy of weights and optimizers, for use with `restore`."""
-        values, adams = dict[str, Tensor](), dict[str, Any]()
-        for name, flat in self._groups.items():
-            values[name] = flat.values.clone()
-        for name, adam in self._adams.items():
-            adams[name] = adam.snapshot()
-        return {"values": values, "adams": adams}
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Restore weights and optimizers from a snapshot."""
-        for name, flat in self._groups.items():
-            flat.values.copy_(snapshot["values"][name])
-        for name, adam in self._adams.items():
-            adam.restore(snapshot["adams"][name])
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Restore weights and optimizers if a `NotFiniteError` is raised in the `with` block."""
+        target = self.target.values.clone()
+        with ExitStack() as undone:
+            for adam in self._adams.values():
+                undone.enter_context(adam.undone_on_failure())
+            try:
+                yield
+            except NotFiniteError:
+                self.target.values.copy_(target)
+                raise
 
     def finite(self) -> bool:
         """Return True if all weights are finite."""
