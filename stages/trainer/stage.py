@@ -168,9 +168,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if not item.num_trajectories:  # a batch may contain only episodes or games that have ended
             return False
         if self._takeover.oldest >= 0:
-            item, others = self._takeover.own(item)
-            self._returned[item.source] += others
-            self._report_due |= others > 0
+            own = item.trajectories["first_version"] >= self._takeover.oldest
+            if not own.all():  # steps by an earlier trainer's policies
+                self._returned[item.source] += int(item.trajectories["credits"][~own].sum())
+                self._report_due = True
+                item = item.select(own)
             if not item.num_trajectories:
                 return False
         if self._columns:
@@ -196,7 +198,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     def _end_item(self, item: TrajectoryBatch) -> None:
         if self.done:
-            self._release()
+            self._use_up(math.inf, self.version)
         self._unreported_rows += item.num_rows
         # Report after an update, and also halfway to the next update unless that is near. Reports are not sent more
         # often, because each one wakes this host and the main process.
@@ -206,13 +208,6 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self.report_now()
         elif self._unreported_age and len(self._arrived) > 1:
             self._port.soon(self._report_arrivals)
-
-    def _release(self) -> None:
-        while self._unlearned:
-            waiting = self._unlearned.popleft()
-            self.held_rows -= waiting.credits
-            self._returned[waiting.source] += waiting.credits
-            self._report_due = True  # because actors may be waiting for these credits
 
     def policy(self) -> PolicyUpdate:
         """Return the last policy emitted, which actors use; before the first update, this is the untrained policy.
@@ -230,7 +225,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._takeover.want(number, weights)
 
     def _change_trainer(self) -> PolicyUpdate:
-        self._release()
+        self._use_up(math.inf, self.version)
+        self._report_due = True  # because actors may be waiting for the credits
         with defaults_of(type(self.trainer)):
             self.trainer = self._takeover.next(self.trainer)
         for name, value in self.changed.items():
@@ -243,7 +239,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
         The count of updates continues from there, as if none of the other trainer's updates had been lost.
         """
-        if self._takeover.number_above(version, self.trainer.version):
+        if version >= max(0, self.version):
+            self._takeover.versions += version + 1 - self.version
             self._policy = replace(self.policy(), version=self.version)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -334,7 +331,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         add(self._behavior, "Pipeline/Update Duration", took)
         return self._policy
 
-    def _use_up(self, rows: int, version: int) -> tuple[int, float]:
+    def _use_up(self, rows: float, version: int) -> tuple[int, float]:
         """Give back the credits of the oldest `rows` rows, which the update after `version` has used up.
 
         Returns:
@@ -343,7 +340,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         rows_with_version, age = 0, 0.0
         while rows > 0 and self._unlearned:
             waiting = self._unlearned[0]
-            used = min(rows, waiting.rows)
+            used = int(min(rows, waiting.rows))
             share = waiting.credits * used // waiting.rows
             rows -= used
             waiting.rows -= used
@@ -446,23 +443,6 @@ class Takeover:
         self.steps += before.step
         self.versions, self.oldest = version - trainer.version, version
         return trainer
-
-    def number_above(self, version: int, present: int) -> bool:
-        """Give policies higher versions than this one, which a lost trainer used.
-
-        Return False if they already have higher versions.
-        """
-        lost = version + 1 - present - self.versions
-        if version < 0 or lost <= 0:
-            return False
-        self.versions += lost
-        return True
-
-    def own(self, batch: TrajectoryBatch) -> tuple[TrajectoryBatch, int]:
-        """Return the trajectories by the current trainer's policies, and the credits of all other trajectories."""
-        keep = batch.trajectories["first_version"] >= self.oldest
-        others = 0 if keep.all() else int(batch.trajectories["credits"][~keep].sum())
-        return batch if keep.all() else batch.select(keep), others
 
     def state_dict(self) -> dict[str, Any]:
         """Return the data that the stage must save for this object; empty if no trainer has been replaced."""
