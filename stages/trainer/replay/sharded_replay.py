@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Array, Barrier, PolicyUpdate, ReplayRequest, ReplaySample, TrajectoryBatch
@@ -56,8 +55,6 @@ class ShardedReplay:
         self._capacity = shard_capacity(capacity, shards)
         self._sizes = np.zeros(shards, np.int64)
         self._known = np.zeros(shards, np.bool_)
-        self._asked: deque[NDArray[np.int64]] = deque()
-        """For each requested batch that has not been assembled yet, its number of rows from each shard."""
         self._answers: list[deque[ReplaySample]] = [deque() for _ in range(shards)]
         self._ready: deque[ReplayedRows] = deque()
         self._arrived = asyncio.Event()
@@ -106,12 +103,13 @@ class ShardedReplay:
         counts = random.multinomial(rows, shares, size=batches).astype(np.int64)
         for shard, queue in enumerate(self.outgoing):
             queue.put_nowait(ReplayRequest(counts[:, shard]))
-        self._asked.extend(counts)
-        while self._asked:
-            self._arrived.clear()
-            self._assemble()
-            if self._asked:
+        for of_batch in counts:
+            shards = of_batch.nonzero()[0]
+            while not all(self._answers[shard] for shard in shards):
                 await self._wait()
+            parts = [self._answers[shard].popleft().columns for shard in shards]
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            self._ready.append(ReplayedRows(_encoded("obs", columns), _encoded("next", columns), columns))
 
     async def opened(self) -> None:
         """Request every shard's size and wait for the answers.
@@ -124,7 +122,6 @@ class ShardedReplay:
         for queue in self.outgoing:
             queue.put_nowait(ReplayRequest(ASKS_SIZE))
         while not self._known.all():
-            self._arrived.clear()
             await self._wait()
 
     async def drained(self) -> None:
@@ -152,19 +149,8 @@ class ShardedReplay:
     async def _wait(self) -> None:
         if self._lost >= 0:
             raise QueueClosed(f"shard {self._lost} of the replay buffer")
+        self._arrived.clear()
         await self._arrived.wait()
-
-    def _assemble(self) -> None:
-        """Assemble those batches for which all shards involved have answered."""
-        while self._asked:
-            shards = self._asked[0].nonzero()[0]
-            if not all(self._answers[shard] for shard in shards):
-                return
-            self._asked.popleft()
-            parts = [self._answers[shard].popleft().columns for shard in shards]
-            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            before, after = _encoded("obs", columns), _encoded("next", columns)
-            self._ready.append(ReplayedRows(before, after, columns))
 
 
 # The stage fetches the batches, so `Trainer.learn` remains an ordinary function (docs/decisions/047).
