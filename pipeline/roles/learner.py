@@ -403,7 +403,7 @@ class LearnerHost(TrainerHost):
                     self._set(self._stage, message)
                 case BeginAnew() if self._stage is not None:
                     weights = None if message.weights is None else np.frombuffer(message.weights, "<f4").copy()
-                    self._stage.begin_anew(message.number, weights)
+                    self._stage.takeover.want(message.number, weights)
                 case LearnNoMore() if self._stage is not None:
                     self._stage.end_learning(message.why)
                     self._stage.report_now()
@@ -467,7 +467,11 @@ class LearnerHost(TrainerHost):
         onnx = self._onnx.write(path, self._design(), policy)
         self.control.send(
             PolicyExported(
-                plan.behavior, newest[0], str(path), self._stage.recent_return, None if onnx is None else str(onnx)
+                plan.behavior,
+                newest[0],
+                str(path),
+                self._stage.episodes.recent_return,
+                None if onnx is None else str(onnx),
             )
         )
         if self._onnx.refused:

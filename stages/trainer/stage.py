@@ -60,6 +60,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         ended_by: the reason, as readable text, why the stage stopped before `max_steps`; empty if it did not.
         late_rows: the number of rows that arrived after the trainer was done.
         held_rows: flow credits of the rows that were added but not yet learned from.
+        episodes: the finished episodes in its input.
+        takeover: replaces the trainer before the next batch, if that is wanted.
     """
 
     may_block = True
@@ -102,13 +104,13 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self.held_rows = 0
         self._criterion = StopCriterion(stop_when)
         judged, sink = self._criterion.episodes, self._port.each_episode
-        self._episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged, sink)
+        self.episodes = FinishedEpisodes(behavior, strength, kept_returns, not trainer.imitates, judged, sink)
         self._unreported_rows = 0
         self._report_due = False
         self._policy: PolicyUpdate | None = None
         self._frames = 0
         self._repeats = False
-        self._takeover = Takeover(make_trainer)
+        self.takeover = Takeover(make_trainer)
         self.changed: dict[str, float] = {}
         """Hyperparameters that were changed during the run, with their new values."""
         self._actions: ActionHistograms | None = None
@@ -118,22 +120,17 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     @property
     def version(self) -> int:
         """Version of the trainer's policy: the trainer's updates, plus those of earlier trainers."""
-        return self.trainer.version + self._takeover.versions
+        return self.trainer.version + self.takeover.versions
 
     @property
     def step(self) -> int:
         """The trainer's steps, plus those of earlier trainers."""
-        return self.trainer.step + self._takeover.steps
+        return self.trainer.step + self.takeover.steps
 
     @property
     def done(self) -> bool:
         """True once the trainer has reached max_steps, or has been stopped earlier."""
         return bool(self.ended_by) or self.step >= self._max_steps
-
-    @property
-    def recent_return(self) -> float | None:
-        """Mean return of up to the last 100 finished episodes; None before the first one."""
-        return self._episodes.recent_return
 
     def start(self, context: StageContext) -> None:
         """Store the context."""
@@ -146,7 +143,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             StageError: if the rows lack a column that the trainer requires.
             DeliveryError: if deliveries are checked, and a trajectory arrives twice.
         """
-        if self._takeover.wanted:
+        if self.takeover.wanted:
             yield self._change_trainer()
         if self._take(item):
             while self.trainer.ready():
@@ -157,9 +154,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         """Add a batch; return True if the trainer may now have enough rows to learn from."""
         if self._deliveries is not None:
             self._deliveries.check(item)
-        self._episodes.add(item, self._context.statistics)
+        self.episodes.add(item, self._context.statistics)
         if self._criterion.episodes and not self.done:
-            self.end_learning(self._criterion.check(self.step, self._episodes.recent))
+            self.end_learning(self._criterion.check(self.step, self.episodes.recent))
         self._arrived[item.source] += item.credits
         if self.done:
             self.late_rows += item.num_rows
@@ -167,8 +164,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             return False
         if not item.num_trajectories:  # a batch may contain only episodes or games that have ended
             return False
-        if self._takeover.oldest >= 0:
-            own = item.trajectories["first_version"] >= self._takeover.oldest
+        if self.takeover.oldest >= 0:
+            own = item.trajectories["first_version"] >= self.takeover.oldest
             if not own.all():  # steps by an earlier trainer's policies
                 self._returned[item.source] += int(item.trajectories["credits"][~own].sum())
                 self._report_due = True
@@ -220,15 +217,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 self._policy = replace(self.trainer.policy(), version=self.version, step=self.step)
         return self._policy
 
-    def begin_anew(self, number: int, weights: NDArray[np.float32] | None = None) -> None:
-        """Replace the trainer before the next batch; see `Takeover.want`."""
-        self._takeover.want(number, weights)
-
     def _change_trainer(self) -> PolicyUpdate:
         self._use_up(math.inf, self.version)
         self._report_due = True  # because actors may be waiting for the credits
         with defaults_of(type(self.trainer)):
-            self.trainer = self._takeover.next(self.trainer)
+            self.trainer = self.takeover.next(self.trainer)
         for name, value in self.changed.items():
             self.trainer.set_hyperparameter(name, value)
         self._policy = None
@@ -240,7 +233,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         The count of updates continues from there, as if none of the other trainer's updates had been lost.
         """
         if version >= max(0, self.version):
-            self._takeover.versions += version + 1 - self.version
+            self.takeover.versions += version + 1 - self.version
             self._policy = replace(self.policy(), version=self.version)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -262,15 +255,15 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         threads = None if self._threads is None else self._threads.state
         chosen = {} if threads is None else {"threads": threads}
         return {
-            **self._takeover.state_dict(),
+            **self.takeover.state_dict(),
             **changed,
             **chosen,
             "trainer": trainer,
             "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
             "held_rows": self.held_rows,
-            "recent_returns": list(self._episodes.recent),
+            "recent_returns": list(self.episodes.recent),
             "stop_when": self._criterion.state_dict(),
-            "episodes": self._episodes.count,
+            "episodes": self.episodes.count,
             "frames": self._frames,
         }
 
@@ -281,7 +274,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             current = self.trainer.policy()
         for name, value in state.get("hyperparameters", {}).items():
             self.set_hyperparameter(name, float(value))
-        self._takeover.load_state_dict(state)
+        self.takeover.load_state_dict(state)
         if self._threads is not None and "threads" in state:
             self._threads.keep(int(state["threads"]))
         policy = state["policy"]
@@ -293,12 +286,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self.held_rows = int(state["held_rows"])
         if self.held_rows:
             self._unlearned.append(_PendingRows(RESTORED_SOURCE, self.held_rows, self.held_rows))
-        self._episodes.recent.extend(float(value) for value in state["recent_returns"])
-        self._episodes.count = int(state["episodes"])
+        self.episodes.recent.extend(float(value) for value in state["recent_returns"])
+        self.episodes.count = int(state["episodes"])
         self._frames = int(state["frames"])
         self._criterion.load_state_dict(state["stop_when"])
         if self._criterion.episodes and not self.done:
-            self.end_learning(self._criterion.check(self.step, self._episodes.recent))
+            self.end_learning(self._criterion.check(self.step, self.episodes.recent))
 
     def _learn(self) -> PolicyUpdate:
         if len(self._arrived) > 1:
@@ -313,7 +306,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._threads.took(self._clock() - began, used)
         add = self._context.statistics.add
         add(self._behavior, "Pipeline/Update Experiences", float(used))
-        if (recent := self._episodes.recent_return) is not None:
+        if (recent := self.episodes.recent_return) is not None:
             add(self._behavior, "Pipeline/Update Mean Return", recent)
         if self._repeats:
             add(self._behavior, "Environment/Frames", float(self._frames), "last")
@@ -363,10 +356,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         """Send a report without waiting for a batch."""
         self._unreported_rows, self._unreported_age, self._report_due = 0, False, False
         collecting_s, learning_s = tuple(self._collecting_s), tuple(self._learning_s)
-        returns = tuple(self._episodes.kept_returns)
+        returns = tuple(self.episodes.kept_returns)
         self._collecting_s.clear()
         self._learning_s.clear()
-        self._episodes.kept_returns.clear()
+        self.episodes.kept_returns.clear()
         self._port.report(
             TrainerReport(
                 behavior=self._behavior,
@@ -374,13 +367,13 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 version=self.version,
                 done=self.done,
                 ended_by=self.ended_by,
-                recent_return=self._episodes.recent_return,
-                episodes=self._episodes.count,
+                recent_return=self.episodes.recent_return,
+                episodes=self.episodes.count,
                 returned=dict(self._returned),
                 held=self.held_rows,
                 arrived=dict(self._arrived),
                 returns=returns,
-                parameter_generation=self._episodes.parameter_generation,
+                parameter_generation=self.episodes.parameter_generation,
                 collecting_s=collecting_s,
                 learning_s=learning_s,
             )

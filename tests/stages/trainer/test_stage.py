@@ -205,10 +205,10 @@ def test_episodes_are_reported_with_the_names_ml_agents_gives_them():
 
 def test_the_recent_return_is_that_of_the_last_hundred_episodes():
     desk = Desk()
-    assert desk.stage.recent_return is None
+    assert desk.stage.episodes.recent_return is None
     desk.take(2, returns=[1000.0] * 50)
     desk.take(2, returns=[1.0] * 100)
-    assert desk.stage.recent_return == 1.0
+    assert desk.stage.episodes.recent_return == 1.0
 
 
 def test_the_return_of_a_whole_group_is_reported_once_and_only_of_the_learning_team():
@@ -259,7 +259,7 @@ def test_a_resumed_stage_continues_from_its_checkpoint():
     resumed = Desk(rows_per_update=10)
     resumed.stage.load_state_dict(state)
     assert (resumed.trainer.step, resumed.trainer.version, resumed.stage.held_rows) == (19, 1, 7)
-    assert resumed.stage.recent_return == 4.0
+    assert resumed.stage.episodes.recent_return == 4.0
     assert resumed.take(3, source=6) == [2]
     assert resumed.returned == {-1: 7, 6: 3}, "rows that it brought along are accounted under a source of their own"
 
