@@ -197,7 +197,7 @@ class SACTrainer(Trainer):
             "update": self._update.state_dict(),
             "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "episode_rewards": self._episode_rewards.state_dict(),
+            "episode_rewards": self._episode_rewards.sums.state_dict(),
             "reward_scale": None if self._scale is None else self._scale.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "random": random_state(self._random),
@@ -219,7 +219,7 @@ class SACTrainer(Trainer):
             self._update.load_state_dict(state["update"])
             for signal in self._signals:
                 signal.load_state_dict(state["signals"][signal.name])
-            self._episode_rewards.load_state_dict(state["episode_rewards"])
+            self._episode_rewards.sums.load_state_dict(state["episode_rewards"])
             if self._scale is not None and (scale := state.get("reward_scale")) is not None:
                 self._scale.load_state_dict(scale)
             if self._cloning is not None:

@@ -511,7 +511,14 @@ class FinishedEpisodes:
         lengths = batch.episodes["episode_lengths"][learning].tolist()
         self.count += len(returns)
         if self.kept_returns.maxlen:
-            self._keep(returns, batch.episodes.get("episode_parameters"), learning)
+            # Keep the returns of episodes begun under the newest parameters so far; drop all others.
+            parameters = batch.episodes.get("episode_parameters")
+            begun = np.zeros(len(returns), np.int32) if parameters is None else parameters[learning]
+            newest = int(begun.max(initial=0))
+            if newest > self.parameter_generation:
+                self.parameter_generation = newest
+                self.kept_returns.clear()
+            self.kept_returns.extend(np.array(returns)[begun == self.parameter_generation].tolist())
         if not self._reports:
             return
         self.recent.extend(returns)
@@ -526,17 +533,6 @@ class FinishedEpisodes:
             over = learning & batch.episodes["episode_group_over"]
             of_groups = batch.episodes["episode_group_returns"][over].tolist()
             statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
-
-    def _keep(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
-        """Keep the returns of episodes begun under the newest parameters so far; drop all others."""
-        begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
-        newest = int(begun.max(initial=0))
-        if newest > self.parameter_generation:
-            self.parameter_generation = newest
-            self.kept_returns.clear()
-        self.kept_returns.extend(
-            value for value, one in zip(returns, begun.tolist(), strict=True) if one == self.parameter_generation
-        )
 
 
 class StopCriterion:

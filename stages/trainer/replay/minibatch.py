@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -231,12 +230,15 @@ class EpisodeRewards:
     Args:
         signals: all of the behaviour's signals.
         maker: converts rows to transitions.
+
+    Attributes:
+        sums: the sums for unfinished episodes.
     """
 
     def __init__(self, signals: Sequence[RewardSignal], maker: MinibatchMaker) -> None:
         self._others = [signal for signal in signals if not isinstance(signal, Extrinsic)]
         self._maker = maker
-        self._sums = AgentTable(len(self._others), "float64")
+        self.sums = AgentTable(len(self._others), "float64")
 
     def add(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
@@ -254,34 +256,21 @@ class EpisodeRewards:
         """
         if not self._others:
             return {}
-        rewards = self._rewards(_as_replayed(batch, rows, finals))
+        whole, rewards = _as_replayed(batch, rows, finals), np.empty((batch.num_rows, len(self._others)))
+        for start in range(0, batch.num_rows, BLOCK):
+            block = slice(start, start + BLOCK)
+            taken = self._maker.transitions(whole.part(block))
+            for column, signal in enumerate(self._others):
+                rewards[block, column] = signal.rewards(taken) * signal.strength
         sums = np.add.reduceat(rewards, np.cumsum(batch.lengths) - batch.lengths)
         columns = batch.trajectories
         ended = batch.terminated | batch.truncated
-        finished = add_to_episodes(self._sums, columns["agent_ids"], columns["episode_ids"], ended, sums, update)
+        finished = add_to_episodes(self.sums, columns["agent_ids"], columns["episode_ids"], ended, sums, update)
         return {
             f"Policy/{signal.name.capitalize()} Reward": finished[:, column].tolist()
             for column, signal in enumerate(self._others)
             if len(finished)
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums for unfinished episodes."""
-        return self._sums.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`."""
-        self._sums.load_state_dict(state)
-
-    def _rewards(self, whole: ReplayedRows) -> NDArray[np.float64]:
-        count = len(whole.columns["rewards"])
-        rewards = np.empty((count, len(self._others)))
-        for start in range(0, count, BLOCK):
-            block = slice(start, start + BLOCK)
-            taken = self._maker.transitions(whole.part(block))
-            for column, signal in enumerate(self._others):
-                rewards[block, column] = signal.rewards(taken) * signal.strength
-        return rewards
 
 
 def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:

@@ -92,6 +92,8 @@ class ReplayMemory:
     ) -> None:
         self.capacity = capacity
         self.sequence_length = sequence_length
+        self.sizes = {"buffer_size": capacity, "sequence_length": sequence_length}
+        """The YAML settings that determine the memory's shape."""
         masks = [Column("action_masks", "bool", (spec.actions.mask_size,))] if spec.actions.masked else []
         sampled = [Column("rewards", "float32"), Column("terminated", "bool"), *action_columns(spec), *masks]
         references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
@@ -215,11 +217,6 @@ class ReplayMemory:
             "touched": self.observations.touched,
             "open": [[agent, *known] for agent, known in self._open.items()],
         }
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The YAML settings that determine the memory's shape."""
-        return {"buffer_size": self.capacity, "sequence_length": self.sequence_length}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
         """Return all columns, each with its number of leading rows in use, without copying them."""
