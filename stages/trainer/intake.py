@@ -141,8 +141,7 @@ class ObservationPreprocessor:
         Raises:
             StageError: if only one of state and trainer normalises, or the state belongs to different observations.
         """
-        if (self.normalizer is None) != (state is None):
-            raise StageError(self._mismatch("the saved state"))
+        self._require_same("the saved state", state is not None)
         if self.normalizer is not None and state is not None:
             self.normalizer.load_state_dict(state)
 
@@ -152,8 +151,7 @@ class ObservationPreprocessor:
         Raises:
             StageError: if only one of policy and trainer normalises, or the policy belongs to different observations.
         """
-        if (self.normalizer is None) == (NORMALIZER_MEAN in tensors):
-            raise StageError(self._mismatch("the policy"))
+        self._require_same("the policy", NORMALIZER_MEAN in tensors)
         if self.normalizer is None:
             return
         mean, inverse_std = (
@@ -163,9 +161,10 @@ class ObservationPreprocessor:
         squares = EXPORTED_STEPS / np.square(inverse_std)
         self.normalizer.load_state_dict({"steps": EXPORTED_STEPS, "mean": mean, "squares": squares})
 
-    def _mismatch(self, other: str) -> str:
-        now, then = ("false", "true") if self.normalizer is None else ("true", "false")
-        return f"network_settings.normalize is {now}, but {other} was made with {then}; set it to {then}"
+    def _require_same(self, other: str, normalized: bool) -> None:
+        if normalized != (self.normalizer is not None):
+            now, then = ("false", "true") if normalized else ("true", "false")
+            raise StageError(f"network_settings.normalize is {now}, but {other} was made with {then}; set it to {then}")
 
     def _checked(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int

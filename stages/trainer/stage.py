@@ -251,13 +251,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         policy = self.policy()
         with defaults_of(type(self.trainer)):
             trainer = self.trainer.state_dict()
-        changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
-        threads = None if self._threads is None else self._threads.state
-        chosen = {} if threads is None else {"threads": threads}
         return {
             **self.takeover.state_dict(),
-            **changed,
-            **chosen,
+            "hyperparameters": dict(self.changed),
+            "threads": None if self._threads is None else self._threads.state,
             "trainer": trainer,
             "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
             "held_rows": self.held_rows,
@@ -275,8 +272,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         for name, value in state.get("hyperparameters", {}).items():
             self.set_hyperparameter(name, float(value))
         self.takeover.load_state_dict(state)
-        if self._threads is not None and "threads" in state:
-            self._threads.keep(int(state["threads"]))
+        if self._threads is not None and (threads := state.get("threads")) is not None:
+            self._threads.keep(int(threads))
         policy = state["policy"]
         weights = np.asarray(policy["weights"], np.float32)
         if len(weights) != len(current.weights):  # the environment's vectors have become float64, or float32
@@ -438,20 +435,21 @@ class Takeover:
         return trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the data that the stage must save for this object; empty if no trainer has been replaced."""
-        lost = {"lost_updates": self.versions} if self.versions else {}
-        pending = {"begins_anew": {"weights": self._weights}} if self.wanted else {}
-        number = {"begun_anew": self._number} if self._number else {}
-        former = {"former_steps": self.steps, "oldest_version": self.oldest} if self.steps else {}
-        return pending | number | lost | former
+        """Return the data that the stage must save for this object."""
+        return {
+            "begins_anew": {"weights": self._weights} if self.wanted else None,
+            "begun_anew": self._number,
+            "lost_updates": self.versions,
+            "former_steps": self.steps,
+            "oldest_version": self.oldest,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from the stage's state."""
-        self.wanted = "begins_anew" in state
-        self._weights = state["begins_anew"]["weights"] if self.wanted else None
-        self.versions = int(state.get("lost_updates", 0))
+        pending = state.get("begins_anew")
+        self.wanted, self._weights = pending is not None, None if pending is None else pending["weights"]
+        self.versions, self._number = int(state.get("lost_updates", 0)), int(state.get("begun_anew", 0))
         self.steps, self.oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))
-        self._number = int(state.get("begun_anew", 0))
 
 
 RECENT_EPISODES = 100

@@ -120,11 +120,7 @@ class HindsightMemory(ReplayMemory):
                 "Limit the length of episodes, for instance with environment.max_episode_steps, or remove hindsight.",
                 self._count,
             )
-        while self._begun:  # in the order of their newest rows
-            agent, (*_, pieces) = next(iter(self._begun.items()))
-            if pieces and pieces[-1][1] > oldest:
-                break
-            del self._begun[agent]
+        self._begun = {agent: known for agent, known in self._begun.items() if agent in self._open}
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
         """Draw rows uniformly, with replacement, from finished episodes, and relabel the first of them.
@@ -152,7 +148,8 @@ class HindsightMemory(ReplayMemory):
         """
         replayed, count = self._gather(self._rows_at(places)), len(goals)
         before, after = replayed.observations.vectors, replayed.next_observations.vectors
-        achieved = self.observations.vectors(self._rows["next_slot"].take(self._rows_at(goals)))[:, self._achieved]
+        vectors = self.observations.columns[0]
+        achieved = vectors.take(self._rows["next_slot"].take(self._rows_at(goals)))[:, self._achieved]
         before[:count, self._desired] = after[:count, self._desired] = achieved
         rewards = self._compute(after[:, self._achieved], before[:, self._desired])
         recorded = replayed.columns["rewards"]

@@ -453,10 +453,6 @@ class ObservationStore(ReusedSlots):
             others.append(column.take(slots))
         return EncodedObservations(vectors.take(slots), tuple(others))
 
-    def vectors(self, slots: Index) -> Array:
-        """Return only the vectors of the observations in n slots, as a new array."""
-        return self.columns[0].take(slots)
-
 
 # The file of a memory.
 
