@@ -174,7 +174,6 @@ ROOMS = {
         "trainer/replay",
         "trainer/impala",
         "trainer/sac",
-        "trainer/sharded_stage",
         "trainer/bc",
         "trainer/fast",
         "trainer/factory",

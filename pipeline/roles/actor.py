@@ -55,7 +55,7 @@ from headrace.stages.evaluation.scores import ScoreKeeper
 from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.restarts import RestartBudget
-from headrace.stages.trainer.pacing import longest_piece
+from headrace.stages.trainer.protocol import longest_piece
 from headrace.startup_context import absolute
 
 BRAINS = "brains"

@@ -46,8 +46,14 @@ from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.on_policy.rollout import InputRows, RolloutBuffer, accumulated, next_values
 from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
-from headrace.stages.trainer.replay.replay_memory import Index, LazyColumn, ReusedSlots
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import (
+    Index,
+    LazyColumn,
+    ReplayFileError,
+    ReusedSlots,
+    read_replay,
+    write_replay,
+)
 from headrace.stages.trainer.trajectories import Chains
 
 Floats = NDArray[np.float64]
@@ -728,14 +734,14 @@ class UnrollReplay:
         self._rows = {column.name: LazyColumn(column, most) for column in rows}
         self._ended = LazyColumn(Column(_ENDED, "int64"), most)
         self._pieces = {column.name: LazyColumn(column, most) for column in trajectories}
-        self._slots = ReusedSlots(most)
+        self._slots = ReusedSlots()
         self.clear()
 
     def clear(self) -> None:
         """Remove all unrolls."""
         self._added = 0
         self._count = 0
-        self._slots.clear()
+        self._slots.restore(0, np.empty(0, np.int64))
 
     def __len__(self) -> int:
         """Return the number of unrolls kept."""
@@ -788,7 +794,7 @@ class UnrollReplay:
         return rows, {**trajectories, "lengths": np.diff(last, prepend=-1)}
 
     def facts(self) -> dict[str, Any]:
-        """Return everything except the columns; see `headrace.stages.trainer.replay.replay_store`."""
+        """Return everything except the columns; see `headrace.stages.trainer.replay.replay_memory`."""
         return {**self.sizes, "added": self._added, "count": self._count, "touched": self._slots.touched}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:

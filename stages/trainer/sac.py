@@ -16,7 +16,8 @@ there are none), G entropy coefficients: one for all continuous actions together
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -64,8 +65,14 @@ from headrace.stages.trainer.replay.minibatch import (
     statistics_of,
 )
 from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
-from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import (
+    ReplayedRows,
+    ReplayFileError,
+    ReplayMemory,
+    read_replay,
+    replayed_columns,
+    write_replay,
+)
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
 
@@ -190,7 +197,7 @@ class SACTrainer(Trainer):
             "update": self._update.state_dict(),
             "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "episode_rewards": self._episode_rewards.state_dict(),
+            "episode_rewards": self._episode_rewards.sums.state_dict(),
             "reward_scale": None if self._scale is None else self._scale.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "random": random_state(self._random),
@@ -212,7 +219,7 @@ class SACTrainer(Trainer):
             self._update.load_state_dict(state["update"])
             for signal in self._signals:
                 signal.load_state_dict(state["signals"][signal.name])
-            self._episode_rewards.load_state_dict(state["episode_rewards"])
+            self._episode_rewards.sums.load_state_dict(state["episode_rewards"])
             if self._scale is not None and (scale := state.get("reward_scale")) is not None:
                 self._scale.load_state_dict(scale)
             if self._cloning is not None:
@@ -281,7 +288,8 @@ class SACTrainer(Trainer):
     @flushed_denormals()
     def _learn_all(self) -> None:
         if self._is_due(self._pace.of_policy):
-            self._learn_policy()
+            with self._update.undone_on_failure():
+                self._learn_policy()
         while self._learning and self._is_due(self._pace.of_signals):
             self._learn_signals()
             self._pace.of_signals.count()
@@ -300,7 +308,6 @@ class SACTrainer(Trainer):
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.is_due(ratio)
 
     def _learn_policy(self) -> None:
-        before = self._update.snapshot()
         h, steps = self._hyperparameters, self.context.settings.max_steps
         learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
         found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
@@ -317,7 +324,6 @@ class SACTrainer(Trainer):
             self._pace.of_policy.count()
         table = torch.stack(losses).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
-            self._update.restore(before)
             words = not_finite(LOSSES, table, "learning_rate")
             raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {words}")
         statistics = {"Policy/Learning Rate": learning_rate}
@@ -657,21 +663,18 @@ class SACUpdate:
         """Return the norms of the last gradients of actor and critics."""
         return [float(torch.linalg.vector_norm(flat.gradients)) for flat in (self.actor, self.critics)]
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return a copy of weights and optimizers, for use with `restore`."""
-        values, adams = dict[str, Tensor](), dict[str, Any]()
-        for name, flat in self._groups.items():
-            values[name] = flat.values.clone()
-        for name, adam in self._adams.items():
-            adams[name] = adam.snapshot()
-        return {"values": values, "adams": adams}
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Restore weights and optimizers from a snapshot."""
-        for name, flat in self._groups.items():
-            flat.values.copy_(snapshot["values"][name])
-        for name, adam in self._adams.items():
-            adam.restore(snapshot["adams"][name])
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Restore weights and optimizers if a `NotFiniteError` is raised in the `with` block."""
+        target = self.target.values.clone()
+        with ExitStack() as undone:
+            for adam in self._adams.values():
+                undone.enter_context(adam.undone_on_failure())
+            try:
+                yield
+            except NotFiniteError:
+                self.target.values.copy_(target)
+                raise
 
     def finite(self) -> bool:
         """Return True if all weights are finite."""
