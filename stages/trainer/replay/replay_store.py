@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from headrace.queues.messages import Array
 from headrace.queues.windows_files import write_all, write_whole
-from headrace.stages.trainer.replay.replay_memory import LazyColumn
 
 # The file is written from, and read into, the memory's own arrays, so a large memory is never held twice. The file is
 # either complete or absent: it is written under a temporary name, synced to disk, and renamed. Its layout is: `MAGIC`,
@@ -26,6 +25,18 @@ FORMAT = 1
 
 _CHUNK_BYTES = 2**24
 _MOST_HEADER_BYTES = 2**26
+
+
+class SavedColumn(Protocol):
+    """A column of a replay memory, such as a `LazyColumn`."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def parts(self, rows: int) -> Iterator[Array]:
+        """Yield the first `rows` rows as views of contiguous arrays."""
+        ...
 
 
 class SavedMemory(Protocol):
@@ -40,7 +51,7 @@ class SavedMemory(Protocol):
         """Return everything except the columns, as numbers and lists of numbers."""
         ...
 
-    def columns(self) -> list[tuple[LazyColumn, int]]:
+    def columns(self) -> Sequence[tuple[SavedColumn, int]]:
         """Return all columns, each with the number of leading rows in use."""
         ...
 
