@@ -15,7 +15,7 @@ continuous actions; H head outputs; S reward signals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import log
@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.config import ImpalaHyperparameters, MemorySettings
+from headrace.config import ImpalaHyperparameters
 from headrace.queues.columns import Column
 from headrace.queues.messages import Array, Columns
 from headrace.queues.specs import BehaviorSpec
@@ -43,12 +43,16 @@ from headrace.stages.policy.network.layers import (
     to_device,
 )
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
-from headrace.stages.trainer.on_policy.rollout import InputRows, RolloutBuffer, accumulated, next_values
-from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome
+from headrace.stages.trainer.on_policy.trainer import (
+    Coefficients,
+    OnPolicyTrainer,
+    RolloutBuffer,
+    accumulated,
+    gathered_sequences,
+    next_values,
+)
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
-from headrace.stages.trainer.replay.replay_memory import Index, LazyColumn, ReusedSlots
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
-from headrace.stages.trainer.trajectories import Chains
+from headrace.stages.trainer.replay.replay_store import ReplayFileError, SavedColumn, read_replay, write_replay
 
 Floats = NDArray[np.float64]
 VALUES = "recorded_values"
@@ -68,35 +72,35 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         self._replay: UnrollReplay | None = None
-        if self._hyperparameters.batch_size_from_replay:
-            self._joined = self._make_joined()
-            self._replay = self._make_replay()
+        h, (rows, trajectories, sequences) = self._hyperparameters, self._buffer.declared.values()
+        if h.batch_size_from_replay:
+            recorded = Column(VALUES, "float32", (len(self._signals.names),))
+            columns = [*rows, recorded], [*trajectories, *sequences]
+            self._replay = UnrollReplay(*columns, h.unroll_length, h.replay_capacity, h.replay_sampling)
 
-    def _learn(self, chains: Chains | None) -> Outcome:
-        h, buffer, replay, transitions = self._hyperparameters, self._buffer, self._replay, None
-        batch, fresh = buffer, len(buffer)
+    def _learn(self) -> tuple[Floats, Mapping[str, float]]:
+        h, buffer, replay, replayed = self._hyperparameters, self._buffer, self._replay, None
+        batch, fresh, signals = buffer, len(buffer), self._signals
         if replay is not None and len(replay) >= h.batch_size_from_replay:
-            batch = self._with_replayed(replay)
-        if self._signals.others:
-            transitions = self._signals.transitions(batch)
-        rewards = self._signals.rewards(batch.rows["rewards"], transitions)
-        unrolls, coefficients = self._unrolls(batch, rewards, fresh), self._coefficients()
+            replayed, trajectories = replay.draw(h.batch_size_from_replay, self._random)
+            batch = buffer.joined(replayed, trajectories)
+        rewards = signals.rewards(batch.rows["rewards"], batch, self.version + 1, fresh=buffer)
+        unrolls, coefficients = self._unrolls(batch, rewards, fresh, replayed), self._coefficients()
         if self.step - fresh < h.critic_pretrain_steps:
             learned = self._update.pretrain_critic(unrolls, coefficients.learning_rate, self.step)
         else:
             learned = self._update.learn(unrolls, coefficients, self.step)
             if self._cloning is not None:
                 self._clone()
-        if transitions is not None:
-            self._signals.learner(transitions)(torch.arange(unrolls.all_rows))
+        if signals.others:
+            signals.learn(torch.arange(unrolls.all_rows))
         values, statistics = learned.values, learned.statistics
-        statistics |= self._signals.value_statistics({"Value Estimate": values}, values, learned.targets)
+        statistics |= signals.value_statistics({"Value Estimate": values}, values, learned.targets)
         if replay is not None:
-            before = {} if buffer.sequences is None else buffer.sequences.columns()
-            rows = {**buffer.rows.columns(), VALUES: values[:fresh].astype(np.float32)}
-            replay.add(rows, {**buffer.trajectories.columns(), **before}, self._random)
+            rows = {**buffer.rows, VALUES: values[:fresh].astype(np.float32)}
+            replay.add(rows, {**buffer.trajectories, **buffer.sequences}, self._random)
             statistics["Policy/Replayed Share"] = 1.0 - unrolls.all_fresh / unrolls.all_rows
-        return Outcome(rewards[:fresh], statistics)
+        return rewards[:fresh], statistics
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`. The replay buffer is then empty; `load_bulk` fills it."""
@@ -127,104 +131,84 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         return ImpalaUpdate(network, self._spec, h, self._signals.gammas, context.replicas)
 
     def _make_buffer(self) -> RolloutBuffer:
-        h = self._hyperparameters
+        h, memory = self._hyperparameters, self._memory
+        if memory is not None:  # one sequence per trajectory
+            memory = memory.model_copy(update={"sequence_length": h.unroll_length})
         return RolloutBuffer(
             self._spec,
             self._intake.layout,
             h.rows_per_update,
-            self._sequences(),
+            memory,
             follows_agents=self._signals.follows_agents,
             extra=self._asked_columns,
             unroll_length=h.unroll_length,
             squashed=self.squashed,
         )
 
-    def _make_joined(self) -> RolloutBuffer:
-        recorded = Column(VALUES, "float32", (len(self._signals.names),))
-        rows, extra = self._hyperparameters.batch_rows, [*self._asked_columns, recorded]
-        sizes = self._spec, self._intake.layout, rows, self._sequences()
-        return RolloutBuffer(*sizes, extra=extra, squashed=self.squashed)
-
-    def _sequences(self) -> MemorySettings | None:
-        """Return the memory's settings, with one sequence per unroll; None without memory."""
-        length = {"sequence_length": self._hyperparameters.unroll_length}
-        return None if self._memory is None else self._memory.model_copy(update=length)
-
-    def _make_replay(self) -> UnrollReplay:
-        h, tables = self._hyperparameters, self._joined
-        pieces = [column for column in tables.trajectories.declared if column.name != "lengths"]
-        if tables.sequences is not None:
-            pieces += tables.sequences.declared
-        return UnrollReplay(tables.rows.declared, pieces, h.unroll_length, h.replay_capacity, h.replay_sampling)
-
     def _replay_path(self, folder: Path) -> Path:
         return folder / f"{self.context.behavior}-unrolls.bin"
 
-    def _with_replayed(self, replay: UnrollReplay) -> RolloutBuffer:
-        """Return the fresh rows, followed by replayed rows."""
-        fresh, joined = self._buffer, self._joined
-        joined.clear()
-        rows, trajectories = replay.draw(self._hyperparameters.batch_size_from_replay, self._random)
-        missing = np.zeros((len(fresh), len(self._signals.names)), np.float32)
-        before = {} if fresh.sequences is None else fresh.sequences.columns()
-        joined.extend({**fresh.rows.columns(), VALUES: missing}, fresh.trajectories.columns(), before)
-        joined.extend(rows, trajectories, trajectories)
-        return joined
-
-    def _unrolls(self, batch: RolloutBuffer, rewards: Floats, fresh: int) -> Unrolls:
+    def _unrolls(self, batch: RolloutBuffer, rewards: Floats, fresh: int, replayed: Columns | None) -> Unrolls:
         """Convert a batch with rewards [N, S], whose first `fresh` rows are fresh, to the update's input.
 
-        With several replicas, each takes a part of the trajectories.
+        With several replicas, each takes a part of the trajectories. The columns [N - fresh] of the replayed rows are
+        None if all rows are fresh.
         """
-        rows, trajectories, device, h = batch.rows, batch.trajectories, self.context.device, self._hyperparameters
-        before, last = batch.previous_action_features() if batch.sequences is not None else (None, None)
+        rows, trajectories, h = batch.rows, batch.trajectories, self._hyperparameters
+        before, last = batch.previous_action_features() if batch.sequences else (None, None)
         inputs = self._input_rows(batch.observations(), before)
-        finals = self._input_rows(batch.final_observations(), last)
+        finals = self._input_rows(batch.observations("next_"), last)
         pieces, here = slice(None), ReplicaSlice(slice(0, len(batch)), 1.0)
         if self.context.replicas.size > 1:
             pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
-            inputs, finals = inputs.part(here.rows), finals.part(pieces)
+            inputs, finals = _part(inputs, here.rows), _part(finals, pieces)
         own, lengths, places = here.rows, trajectories["lengths"][pieces], None
-        if batch.sequences is None:
-            together = joined_inputs(inputs, finals)
+        if batch.sequences:
+            together, places = sequence_inputs(
+                inputs, finals, lengths, self._to_device(batch.sequences["memories"][pieces])
+            )
         else:
-            memories = to_device(torch.from_numpy(batch.sequences["memories"][pieces]), device)
-            together, places = sequence_inputs(inputs, finals, lengths, memories)
-        continuous, choices = batch.actions()
-        penalties = self._penalties(rows["action_masks"]) if self._spec.actions.masked else None
-        chosen = to_device(torch.from_numpy(choices[own].astype(np.int64)), device)
+            others = (
+                to_device(torch.cat(pair), self.context.device)
+                for pair in zip(inputs.others, finals.others, strict=True)
+            )
+            together = Inputs(torch.cat([inputs.vectors, finals.vectors]), tuple(others))
+        penalties = None
+        if self._spec.actions.masked:
+            means = np.zeros((len(batch), self._spec.actions.continuous_size), np.float32)
+            of_choices = np.where(rows["action_masks"], np.float32(0), np.float32(MASK_PENALTY))
+            penalties = np.concatenate([means, of_choices], axis=1)
         own_fresh = min(max(fresh - own.start, 0), own.stop - own.start)
-        replayed = slice(own.start + own_fresh, own.stop)
+        recorded_heads = recorded_values = None
+        if replayed is not None:
+            some = slice(own.start + own_fresh - fresh, own.stop - fresh)
+            recorded_values = self._to_device(replayed[VALUES][some])
+            if self._asked_columns:
+                acted = replayed[ACTION_HEADS][some].copy()
+                if penalties is not None:
+                    choices = self._spec.actions.mask_size
+                    acted[:, -choices:] += penalties[fresh:][some, -choices:]
+                recorded_heads = self._to_device(acted)
         return Unrolls(
             together,
             places,
-            to_device(torch.from_numpy(continuous[own]), device),
-            torch.split(chosen, 1, dim=1) if choices.shape[1] else (),
-            None if penalties is None else to_device(torch.from_numpy(penalties[own]), device),
+            self._to_device(rows["continuous_actions"][own]),
+            self._to_device(rows["discrete_actions"][own].astype(np.int64)).unsqueeze(2).unbind(1),
+            None if penalties is None else self._to_device(penalties[own]),
             rows["log_probs"][own].sum(axis=1),
             rewards[own] if h.reward_clipping == "none" else clipped_rewards(rewards[own], h.reward_clipping),
             lengths,
             trajectories["terminated"][pieces][:, None] & ~self._signals.ignore_termination,
             own_fresh,
-            self._recorded(batch, penalties, replayed) if len(batch) > fresh else None,
+            recorded_heads,
+            recorded_values,
             len(batch),
             fresh,
             here,
         )
 
-    def _penalties(self, masks: Array) -> NDArray[np.float32]:
-        """Return penalties [N, H] to add to head outputs: `MASK_PENALTY` where masks [N, choices] forbid a choice."""
-        means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
-        return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
-
-    def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, replayed: slice) -> RecordedRows:
-        device, heads = self.context.device, None
-        if self._asked_columns:
-            acted = batch.rows[ACTION_HEADS][replayed].copy()
-            if penalties is not None:
-                acted[:, -self._spec.actions.mask_size :] += penalties[replayed, -self._spec.actions.mask_size :]
-            heads = to_device(torch.from_numpy(acted), device)
-        return RecordedRows(heads, to_device(torch.from_numpy(batch.rows[VALUES][replayed]), device))
+    def _to_device(self, array: Array) -> Tensor:
+        return to_device(torch.from_numpy(array), self.context.device)
 
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
@@ -339,12 +323,11 @@ class ImpalaUpdate(NetworkUpdate):
         policy_gradient = -(log_probs @ torch.from_numpy(weights).to(values))
         baseline = 0.5 * (values - torch.from_numpy(targets).to(values)).square().sum()
         policy_cloning = value_cloning = values.new_zeros(())
-        if unrolls.recorded is not None:
-            of_replayed, recorded = heads[unrolls.fresh :], unrolls.recorded
-            value_cloning = (values[unrolls.fresh :] - recorded.values).square().sum()
-            if recorded.heads is not None:
-                kl = divergence(of_replayed, self.network.log_sigma, recorded.heads, self._branches)
-                policy_cloning = kl.sum()
+        if unrolls.recorded_values is not None:
+            value_cloning = (values[unrolls.fresh :] - unrolls.recorded_values).square().sum()
+        if unrolls.recorded_heads is not None:
+            of_replayed = heads[unrolls.fresh :], self.network.log_sigma, unrolls.recorded_heads, self._branches
+            policy_cloning = divergence(*of_replayed).sum()
         losses = torch.stack([policy_gradient, baseline, -n * entropy, policy_cloning, value_cloning])
         costs = [1.0, h.baseline_cost, coefficients.beta, h.policy_cloning_cost, h.value_cloning_cost]
         counts = np.ones(len(costs))
@@ -602,16 +585,6 @@ def ratio_statistics(
 # the longest one.
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRows:
-    """Data about the N - F replayed rows, recorded when the rows were created or first learned from."""
-
-    heads: Tensor | None
-    """[N - F, …] the acting policies' head outputs, including mask penalties; None without policy cloning."""
-    values: Tensor
-    """[N - F, S] the critic's values when the rows were first learned from."""
-
-
 # Unrolls are cut from pieces of any length, so flow control may close a trajectory at any row (docs/decisions/038).
 @dataclass(frozen=True, slots=True)
 class Unrolls:
@@ -637,8 +610,11 @@ class Unrolls:
     """[K, S] true if no reward can follow the trajectory's last row."""
     fresh: int
     """The number of fresh rows, F."""
-    recorded: RecordedRows | None
-    """Data about the replayed rows; None if all rows are fresh."""
+    recorded_heads: Tensor | None
+    """[N - F, …] the head outputs of the policies that acted in replayed rows, including mask penalties; None without
+    replayed rows or policy cloning."""
+    recorded_values: Tensor | None
+    """[N - F, S] the critic's values when the replayed rows were first learned from; None if all rows are fresh."""
     all_rows: int
     """The total number of rows over all replicas."""
     all_fresh: int
@@ -654,16 +630,13 @@ def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Re
     return part.rows, ReplicaSlice(slice(first, int(ends[part.rows.stop - 1])), part.weight)
 
 
-def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
-    """Return network inputs without memory: N rows, followed by K final observations."""
-    device, others = rows.vectors.device, list[Tensor]()
-    for pair in zip(rows.others, finals.others, strict=True):
-        others.append(to_device(torch.cat(pair), device))
-    return Inputs(torch.cat([rows.vectors, finals.vectors]), tuple(others))
+def _part(inputs: Inputs, rows: slice) -> Inputs:
+    previous = None if inputs.previous_actions is None else inputs.previous_actions[rows]
+    return inputs.rows(rows)._replace(previous_actions=previous)
 
 
 def sequence_inputs(
-    rows: InputRows, finals: InputRows, lengths: NDArray[np.int64], memories: Tensor
+    rows: Inputs, finals: Inputs, lengths: NDArray[np.int64], memories: Tensor
 ) -> tuple[Inputs, Tensor]:
     """Return network inputs for K sequences, each followed by its final observation, and the positions of the outputs.
 
@@ -678,27 +651,36 @@ def sequence_inputs(
     """
     assert rows.previous_actions is not None, "a policy with memory takes in its last action"
     assert finals.previous_actions is not None, "as it does after the last row"
-    table = InputRows(
+    table = Inputs(
         torch.cat([rows.vectors, finals.vectors]),
         tuple(torch.cat(pair) for pair in zip(rows.others, finals.others, strict=True)),
         torch.cat([rows.previous_actions, finals.previous_actions]),
     )
     starts, width = np.cumsum(lengths) - lengths, int(lengths.max()) + 1
-    steps, final = np.arange(width), len(rows) + np.arange(len(lengths))
+    steps, final = np.arange(width), len(rows.vectors) + np.arange(len(lengths))
     within = steps < lengths[:, None]
     index = np.where(within, starts[:, None] + steps, final[:, None])
     flat = np.arange(index.size).reshape(index.shape)
     places = np.concatenate([flat[within], flat[np.arange(len(lengths)), lengths]])
-    return table.sequences(index, memories), to_device(torch.from_numpy(places), rows.device)
+    return gathered_sequences(table, index, memories), to_device(torch.from_numpy(places), rows.vectors.device)
 
 
 # The replay buffer holds past unrolls, some of which are drawn in addition to fresh ones. An unroll is T rows of
-# consecutive trajectories; no trajectory crosses an unroll's boundaries. A trajectory's data other than rows is in a
-# slot that the trajectory's last row refers to.
+# consecutive trajectories; no trajectory crosses an unroll's boundaries.
 
 
-_ENDED = "piece"
-"""Row column with the slot of the trajectory that ends with the row; -1 if no trajectory ends there."""
+@dataclass(frozen=True)
+class _SavedUnrolls:
+    """One column of all unrolls, as `replay_store` writes and reads it."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    arrays: list[Array]
+
+    def parts(self, rows: int) -> Iterator[Array]:
+        """Yield the arrays, which have `rows` rows in total."""
+        yield from self.arrays
 
 
 class UnrollReplay:
@@ -706,7 +688,7 @@ class UnrollReplay:
 
     Args:
         rows: the row columns.
-        trajectories: the trajectory columns, without lengths.
+        trajectories: the trajectory columns, including `lengths`.
         unroll_length: T, the number of rows per unroll.
         capacity: the maximum number of unrolls to keep.
         sampling: `fifo` keeps the newest unrolls; `reservoir` keeps a uniform sample of all unrolls ever added (Vitter
@@ -714,32 +696,21 @@ class UnrollReplay:
     """
 
     def __init__(
-        self,
-        rows: Sequence[Column],
-        trajectories: Sequence[Column],
-        unroll_length: int,
-        capacity: int,
-        sampling: str,
+        self, rows: Sequence[Column], trajectories: Sequence[Column], unroll_length: int, capacity: int, sampling: str
     ) -> None:
-        self._length = unroll_length
-        self._capacity = capacity
-        self._sampling = sampling
-        most = capacity * unroll_length
-        self._rows = {column.name: LazyColumn(column, most) for column in rows}
-        self._ended = LazyColumn(Column(_ENDED, "int64"), most)
-        self._pieces = {column.name: LazyColumn(column, most) for column in trajectories}
-        self._slots = ReusedSlots(most)
+        self._rows, self._trajectories = rows, trajectories
+        self._length, self._capacity, self._sampling = unroll_length, capacity, sampling
         self.clear()
 
     def clear(self) -> None:
         """Remove all unrolls."""
         self._added = 0
-        self._count = 0
-        self._slots.clear()
+        self._unrolls: dict[int, Columns] = {}
+        """The row columns [T] and trajectory columns [k] of each unroll, keyed by its position from 0."""
 
     def __len__(self) -> int:
         """Return the number of unrolls kept."""
-        return self._count
+        return len(self._unrolls)
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -754,77 +725,53 @@ class UnrollReplay:
             trajectories: the trajectory columns, including `lengths`.
             random: the generator that, for a reservoir, decides which unrolls are kept.
         """
-        lengths = trajectories["lengths"].astype(np.int64)
-        n = int(lengths.sum()) // self._length
-        kept, places = self._places(n, random)
-        if not len(kept):
-            return
-        replaced = places[places < self._count]
-        if len(replaced):
-            former = self._ended.take(self._rows_of(replaced))
-            self._slots.release(former[former >= 0])
-        self._count = max(self._count, int(places.max()) + 1)
-        chosen = np.zeros(n, np.bool_)
-        chosen[kept] = True
-        last = np.cumsum(lengths) - 1
-        pieces = np.flatnonzero(chosen[last // self._length])
-        slots = self._slots.allocate(len(pieces))
-        ended = np.full(n * self._length, -1, np.int64)
-        ended[last[pieces]] = slots
-        source, target = self._rows_of(kept), self._rows_of(places)
-        self._ended.put(target, ended[source])
-        for name, column in self._rows.items():
-            column.put(target, rows[name][source])
-        for name, column in self._pieces.items():
-            column.put(slots, trajectories[name][pieces])
+        ends = np.cumsum(trajectories["lengths"], dtype=np.int64)
+        n = int(ends[-1]) // self._length
+        numbers = self._added + np.arange(n)
+        self._added += n
+        places = numbers % self._capacity if self._sampling == "fifo" else numbers
+        if self._sampling == "reservoir":
+            places = np.where(numbers < self._capacity, numbers, random.integers(0, numbers + 1))
+        firsts = np.searchsorted(ends, np.arange(n + 1) * self._length, side="right").tolist()
+        for number, place in enumerate(places.tolist()):  # of two unrolls with the same position, the later one stays
+            if place >= self._capacity:
+                continue
+            own, pieces = slice(number * self._length, (number + 1) * self._length), slice(*firsts[number : number + 2])
+            unroll = {column.name: rows[column.name][own].copy() for column in self._rows}
+            unroll |= {column.name: trajectories[column.name][pieces].copy() for column in self._trajectories}
+            self._unrolls[place] = unroll
 
-    def draw(self, count: int, random: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
+    def draw(self, count: int, random: np.random.Generator) -> tuple[Columns, Columns]:
         """Return row and trajectory columns of `count` different unrolls; the buffer must hold that many."""
-        at = self._rows_of(random.choice(self._count, count, replace=False))
-        ended = self._ended.take(at)
-        last = np.flatnonzero(ended >= 0)
-        rows = {name: column.take(at) for name, column in self._rows.items()}
-        trajectories = {name: column.take(ended[last]) for name, column in self._pieces.items()}
-        return rows, {**trajectories, "lengths": np.diff(last, prepend=-1)}
+        drawn = [self._unrolls[at] for at in random.choice(len(self), count, replace=False).tolist()]
+        rows, trajectories = (
+            {column.name: np.concatenate([unroll[column.name] for unroll in drawn]) for column in columns}
+            for columns in (self._rows, self._trajectories)
+        )
+        return rows, trajectories
 
     def facts(self) -> dict[str, Any]:
         """Return everything except the columns; see `headrace.stages.trainer.replay.replay_store`."""
-        return {**self.sizes, "added": self._added, "count": self._count, "touched": self._slots.touched}
+        pieces = [len(self._unrolls[at]["lengths"]) for at in range(len(self))]
+        return {**self.sizes, "added": self._added, "pieces": pieces}
 
-    def columns(self) -> list[tuple[LazyColumn, int]]:
-        """Return all columns, each with the number of leading rows in use."""
-        rows = self._count * self._length
-        return [
-            (self._ended, rows),
-            *((column, rows) for column in self._rows.values()),
-            *((column, self._slots.touched) for column in self._pieces.values()),
-        ]
+    def columns(self) -> list[tuple[SavedColumn, int]]:
+        """Return all columns, each with its number of rows."""
+        saved = list[tuple[SavedColumn, int]]()
+        for column in (*self._rows, *self._trajectories):
+            arrays = [self._unrolls[at][column.name] for at in range(len(self))]
+            of_all = _SavedUnrolls(column.name, np.dtype(column.dtype), column.shape, arrays)
+            saved.append((of_all, sum(map(len, arrays))))
+        return saved
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Restore `facts()`; the caller must then fill the columns and call `restored`."""
-        self.clear()
-        self._added, self._count, self._slots.touched = (int(facts[name]) for name in ("added", "count", "touched"))
+        self._added, self._unrolls = int(facts["added"]), {}
+        for at, pieces in enumerate(facts["pieces"]):
+            sizes = [(column, self._length) for column in self._rows] + [
+                (column, pieces) for column in self._trajectories
+            ]
+            self._unrolls[at] = {each.name: np.empty((size, *each.shape), each.dtype) for each, size in sizes}
 
     def restored(self) -> None:
-        """Find the slots in use. Call this once all columns are filled."""
-        ended = self._ended.take(np.arange(self._count * self._length)) if self._count else np.empty(0, np.int64)
-        self._slots.restore(self._slots.touched, ended[ended >= 0])
-
-    def _places(self, n: int, random: np.random.Generator) -> tuple[Index, Index]:
-        """Return the indices of those of n new unrolls that are kept, and their positions, which are all different."""
-        numbers = self._added + np.arange(n)
-        self._added += n
-        if self._sampling == "fifo":
-            places = numbers % self._capacity
-        else:
-            drawn = random.integers(0, numbers + 1)
-            places = np.where(numbers < self._capacity, numbers, drawn)
-        kept = np.flatnonzero(places < self._capacity)
-        # If two unrolls get the same position, the later one is kept.
-        _, first = np.unique(places[kept][::-1], return_index=True)
-        kept = np.sort(kept[::-1][first])
-        return kept, places[kept]
-
-    def _rows_of(self, unrolls: Index) -> Index:
-        rows: Index = (unrolls[:, None] * self._length + np.arange(self._length)).reshape(-1)
-        return rows
+        """Do nothing, because the columns are complete."""

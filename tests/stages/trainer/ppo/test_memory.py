@@ -39,7 +39,7 @@ def batch_of(lengths, agents, episodes, ended, seed=0):
 
 
 def evaluated(trainer):
-    return trainer.prepare(trainer.buffer.chains())
+    return trainer.prepare()
 
 
 def test_the_critics_memory_is_carried_across_trajectories_and_updates():
