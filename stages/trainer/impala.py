@@ -39,14 +39,16 @@ from headrace.stages.policy.network.layers import (
     categorical_log_probs,
     gaussian_scores,
     on_host,
-    split_gaussians,
     to_device,
 )
-from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
+from headrace.stages.trainer.on_policy.anchor import described, divergence
 from headrace.stages.trainer.on_policy.trainer import (
     Coefficients,
     OnPolicyTrainer,
     RolloutBuffer,
+    SequenceCuts,
     accumulated,
     gathered_sequences,
     next_values,
@@ -60,11 +62,9 @@ VALUES = "recorded_values"
 
 
 class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
-    """Learns one behaviour from unrolls with V-trace. A group's reward is added to each member's own reward.
+    """Learns one behaviour from unrolls with V-trace; see `OnPolicyTrainer` for errors.
 
-    Raises:
-        StageError: if the behaviour can't be trained: it has no actions, an observation has no suitable encoder, or the
-            demonstrations are unusable.
+    A group's reward is added to each member's own reward.
     """
 
     hyperparameters = ImpalaHyperparameters
@@ -94,8 +94,12 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
                 self._clone()
         if signals.others:
             signals.learn(torch.arange(unrolls.all_rows))
-        values, statistics = learned.values, learned.statistics
-        statistics |= signals.value_statistics({"Value Estimate": values}, values, learned.targets)
+        statistics, values, targets = learned.statistics, learned.values, learned.targets
+        if self.context.replicas.size > 1:
+            ours = self._to_device(np.concatenate([values, targets], axis=1))
+            both = on_host(self.context.replicas.gathered(ours, unrolls.here, unrolls.all_rows))
+            values, targets = np.split(both, 2, axis=1)
+        statistics |= signals.value_statistics({"Value Estimate": values}, values, targets)
         if replay is not None:
             rows = {**buffer.rows, VALUES: values[:fresh].astype(np.float32)}
             replay.add(rows, {**buffer.trajectories, **buffer.sequences}, self._random)
@@ -134,16 +138,8 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         h, memory = self._hyperparameters, self._memory
         if memory is not None:  # one sequence per trajectory
             memory = memory.model_copy(update={"sequence_length": h.unroll_length})
-        return RolloutBuffer(
-            self._spec,
-            self._intake.layout,
-            h.rows_per_update,
-            memory,
-            follows_agents=self._signals.follows_agents,
-            extra=self._asked_columns,
-            unroll_length=h.unroll_length,
-            squashed=self.squashed,
-        )
+        sizes = self._spec, self._intake.layout, h.rows_per_update, memory, self._signals.follows_agents
+        return RolloutBuffer(*sizes, extra=self._asked_columns, unroll_length=h.unroll_length, squashed=self.squashed)
 
     def _replay_path(self, folder: Path) -> Path:
         return folder / f"{self.context.behavior}-unrolls.bin"
@@ -155,24 +151,30 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         None if all rows are fresh.
         """
         rows, trajectories, h = batch.rows, batch.trajectories, self._hyperparameters
-        before, last = batch.previous_action_features() if batch.sequences else (None, None)
-        inputs = self._input_rows(batch.observations(), before)
-        finals = self._input_rows(batch.observations("next_"), last)
         pieces, here = slice(None), ReplicaSlice(slice(0, len(batch)), 1.0)
         if self.context.replicas.size > 1:
-            pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
-            inputs, finals = _part(inputs, here.rows), _part(finals, pieces)
+            part, ends = self.context.replicas.part(len(trajectories["lengths"])), np.cumsum(trajectories["lengths"])
+            pieces, first = part.rows, int(ends[part.rows.start - 1]) if part.rows.start else 0
+            here = ReplicaSlice(slice(first, int(ends[part.rows.stop - 1])), part.weight)
         own, lengths, places = here.rows, trajectories["lengths"][pieces], None
+
+        def joined(of_rows: Array, finals: Array) -> Array:
+            return np.concatenate([of_rows[own], finals[pieces]])
+
+        observed, finally_observed = batch.observations(), batch.observations("next_")
+        others = tuple(map(joined, observed.others, finally_observed.others))
+        vectors = joined(observed.vectors, finally_observed.vectors)
+        previous_actions = joined(*batch.previous_action_features()) if batch.sequences else None
+        inputs = self._input_rows(EncodedObservations(vectors, others), previous_actions)
         if batch.sequences:
-            together, places = sequence_inputs(
-                inputs, finals, lengths, self._to_device(batch.sequences["memories"][pieces])
-            )
+            n, k = own.stop - own.start, len(lengths)
+            in_order = np.insert(np.arange(n), np.cumsum(lengths), n + np.arange(k))
+            padded, real = SequenceCuts.of(lengths + 1, int(lengths.max()) + 1).padded(np.arange(k))
+            places = self._to_device(np.concatenate([real[in_order < n], real[in_order >= n]]))
+            memories = self._to_device(batch.sequences["memories"][pieces])
+            inputs = gathered_sequences(inputs, in_order[padded], memories)
         else:
-            others = (
-                to_device(torch.cat(pair), self.context.device)
-                for pair in zip(inputs.others, finals.others, strict=True)
-            )
-            together = Inputs(torch.cat([inputs.vectors, finals.vectors]), tuple(others))
+            inputs = inputs._replace(others=tuple(to_device(other, self.context.device) for other in inputs.others))
         penalties = None
         if self._spec.actions.masked:
             means = np.zeros((len(batch), self._spec.actions.continuous_size), np.float32)
@@ -190,7 +192,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
                     acted[:, -choices:] += penalties[fresh:][some, -choices:]
                 recorded_heads = self._to_device(acted)
         return Unrolls(
-            together,
+            inputs,
             places,
             self._to_device(rows["continuous_actions"][own]),
             self._to_device(rows["discrete_actions"][own].astype(np.int64)).unsqueeze(2).unbind(1),
@@ -222,9 +224,9 @@ class UpdateResult:
     statistics: dict[str, float]
     """The update's statistics, keyed by name."""
     values: Floats
-    """[N, S] the critic's values before the step."""
+    """[N, S] the critic's values of this replica's rows before the step."""
     targets: Floats
-    """[N, S] V-trace's value targets."""
+    """[N, S] V-trace's value targets of this replica's rows."""
 
 
 class ImpalaUpdate(NetworkUpdate):
@@ -237,8 +239,6 @@ class ImpalaUpdate(NetworkUpdate):
         gammas: [S] each reward signal's discount.
         replicas: the replicas that make the same update, each on its part of the trajectories.
     """
-
-    network: Any
 
     def __init__(
         self,
@@ -256,11 +256,6 @@ class ImpalaUpdate(NetworkUpdate):
         self._branches = list(spec.actions.discrete_branches)
         self._parts = GradientParts(network.gradients, network.parts, hyperparameters.shared_grad_norm)
         self._of_critic = 1.0 - network.acting
-
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the actor's head outputs [B, H]."""
-        heads: Tensor = self.network.heads(inputs)
-        return heads
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return head outputs [N, H] with mask penalties added, values [N + K, S], log π [N] and the entropy."""
@@ -326,8 +321,10 @@ class ImpalaUpdate(NetworkUpdate):
         if unrolls.recorded_values is not None:
             value_cloning = (values[unrolls.fresh :] - unrolls.recorded_values).square().sum()
         if unrolls.recorded_heads is not None:
-            of_replayed = heads[unrolls.fresh :], self.network.log_sigma, unrolls.recorded_heads, self._branches
-            policy_cloning = divergence(*of_replayed).sum()
+            of_actions = self.spec.actions.continuous_size, self._branches
+            acted = described(unrolls.recorded_heads, None, *of_actions)
+            ours = described(heads[unrolls.fresh :], self.network.log_sigma, *of_actions)
+            policy_cloning = divergence(acted, ours, of_actions[0]).sum()
         losses = torch.stack([policy_gradient, baseline, -n * entropy, policy_cloning, value_cloning])
         costs = [1.0, h.baseline_cost, coefficients.beta, h.policy_cloning_cost, h.value_cloning_cost]
         counts = np.ones(len(costs))
@@ -347,7 +344,7 @@ class ImpalaUpdate(NetworkUpdate):
         statistics |= {"entropy_cost": coefficients.beta, "Policy/Entropy": -found[2] * counts[2] / rows}
         part = n * share / rows
         statistics |= ratio_statistics(log_ratios, self._limits, part, self.replicas, values.device)
-        return self._learned(statistics, unrolls, of_critic[:n], targets)
+        return UpdateResult(statistics, of_critic[:n], targets)
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> UpdateResult:
         """Take a gradient step on the value loss only, with discounted returns; the acting part does not change.
@@ -378,7 +375,7 @@ class ImpalaUpdate(NetworkUpdate):
         loss, _, norm = self._step(losses, torch.ones(1, device=device), names, learning_rate, step)
         statistics = {"critic_pretrain/baseline_loss": loss, "critic_pretrain/grad_norm": norm}
         statistics["critic_pretrain/learning_rate"] = learning_rate
-        return self._learned(statistics, unrolls, of_critic[:n], targets)
+        return UpdateResult(statistics, of_critic[:n], targets)
 
     def _step(
         self, losses: Tensor, costs: Tensor, names: Sequence[str], learning_rate: float, step: int
@@ -395,29 +392,9 @@ class ImpalaUpdate(NetworkUpdate):
         self.adam.step(learning_rate)
         results: list[float] = torch.cat([losses, (losses @ costs)[None], norms.square().sum().sqrt()[None]]).tolist()
         if not (np.isfinite(results).all() and bool(torch.isfinite(network.values).all())):
-            raise NotFiniteError(self._complaint([*names, "grad_norm"], results, step))
+            words = not_finite([*names, "grad_norm"], np.array([results], np.float32), "learning_rate, max_grad_norm,")
+            raise NotFiniteError(f"{self.spec.name}: update at step {step}: {words}")
         return results
-
-    def _learned(self, statistics: dict[str, float], unrolls: Unrolls, values: Floats, targets: Floats) -> UpdateResult:
-        """Return the results for all replicas' rows, given the values and targets of this replica's rows."""
-        if self.replicas.size > 1:
-            ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
-            of_all = on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows))
-            values, targets = np.split(of_all, 2, axis=1)
-        return UpdateResult(statistics, values, targets)
-
-    def _complaint(self, names: list[str], results: list[float], step: int) -> str:
-        where = f"{self.spec.name}: update at step {step}"
-        bad = next(((name, value) for name, value in zip(names, results, strict=True) if not np.isfinite(value)), None)
-        if bad is None:
-            return (
-                f"{where}: the gradient step made some weights NaN or infinite; the weights from before the update are "
-                "kept"
-            )
-        return (
-            f"{where}: {bad[0]} is {bad[1]}; the weights from before the update are kept. A lower learning_rate, "
-            "max_grad_norm, or smaller rewards (strength, reward_clipping) often help"
-        )
 
 
 # V-trace over packed trajectories, and the losses, as pure functions.
@@ -519,29 +496,6 @@ def log_probs_and_entropy(
     return reduce(torch.add, parts), reduce(torch.add, entropies)
 
 
-def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches: Sequence[int]) -> Tensor:
-    """Return the divergence KL(μ ‖ π) [R] between acting policy μ and learning policy π, summed over all heads.
-
-    Args:
-        heads: [R, H] head outputs of π, with mask penalties added.
-        log_sigma: [C] log σ of π; None if log σ follows the means in `heads`.
-        acted: [R, H + C] description of μ: means, log σ and logits, with the same penalties added.
-        branches: the number of choices in each branch.
-    """
-    parts, logits = [], heads
-    size = (acted.shape[1] - sum(branches)) // 2
-    if size:
-        mu, log_sigma, logits = split_gaussians(heads, log_sigma, size)
-        mean, spread, acted = torch.split(acted, [size, size, acted.shape[1] - 2 * size], dim=1)
-        scaled = (torch.exp(2.0 * spread) + (mean - mu).square()) * torch.exp(-2.0 * log_sigma)
-        parts.append((log_sigma - spread + 0.5 * scaled - 0.5).sum(dim=1))
-    sizes = list(branches)
-    for ours, theirs in zip(torch.split(logits, sizes, dim=1), torch.split(acted, sizes, dim=1), strict=True):
-        log_mu = torch.log_softmax(theirs, dim=1)
-        parts.append((log_mu.exp() * (log_mu - torch.log_softmax(ours, dim=1))).sum(dim=1))
-    return reduce(torch.add, parts)
-
-
 # How far the learning policy is from the acting policies, measured by the probability ratios in an update.
 
 
@@ -623,53 +577,11 @@ class Unrolls:
     """The position of this replica's rows among the rows of all replicas."""
 
 
-def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, ReplicaSlice]:
-    """Return a replica's part of K trajectories: their slice, and the position of their rows."""
-    part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
-    first = int(ends[part.rows.start - 1]) if part.rows.start else 0
-    return part.rows, ReplicaSlice(slice(first, int(ends[part.rows.stop - 1])), part.weight)
-
-
-def _part(inputs: Inputs, rows: slice) -> Inputs:
-    previous = None if inputs.previous_actions is None else inputs.previous_actions[rows]
-    return inputs.rows(rows)._replace(previous_actions=previous)
-
-
-def sequence_inputs(
-    rows: Inputs, finals: Inputs, lengths: NDArray[np.int64], memories: Tensor
-) -> tuple[Inputs, Tensor]:
-    """Return network inputs for K sequences, each followed by its final observation, and the positions of the outputs.
-
-    Args:
-        rows: N rows, with previous actions.
-        finals: K final observations, with previous actions.
-        lengths: [K] the number of rows of each sequence.
-        memories: [K, m] the memory before each sequence's first row.
-
-    Returns:
-        The inputs, and the indices [N + K] of the rows and final observations in the network's outputs.
-    """
-    assert rows.previous_actions is not None, "a policy with memory takes in its last action"
-    assert finals.previous_actions is not None, "as it does after the last row"
-    table = Inputs(
-        torch.cat([rows.vectors, finals.vectors]),
-        tuple(torch.cat(pair) for pair in zip(rows.others, finals.others, strict=True)),
-        torch.cat([rows.previous_actions, finals.previous_actions]),
-    )
-    starts, width = np.cumsum(lengths) - lengths, int(lengths.max()) + 1
-    steps, final = np.arange(width), len(rows.vectors) + np.arange(len(lengths))
-    within = steps < lengths[:, None]
-    index = np.where(within, starts[:, None] + steps, final[:, None])
-    flat = np.arange(index.size).reshape(index.shape)
-    places = np.concatenate([flat[within], flat[np.arange(len(lengths)), lengths]])
-    return gathered_sequences(table, index, memories), to_device(torch.from_numpy(places), rows.vectors.device)
-
-
 # The replay buffer holds past unrolls, some of which are drawn in addition to fresh ones. An unroll is T rows of
 # consecutive trajectories; no trajectory crosses an unroll's boundaries.
 
 
-@dataclass(frozen=True)
+@dataclass
 class _SavedUnrolls:
     """One column of all unrolls, as `replay_store` writes and reads it."""
 
@@ -729,8 +641,9 @@ class UnrollReplay:
         n = int(ends[-1]) // self._length
         numbers = self._added + np.arange(n)
         self._added += n
-        places = numbers % self._capacity if self._sampling == "fifo" else numbers
-        if self._sampling == "reservoir":
+        if self._sampling == "fifo":
+            places = numbers % self._capacity
+        else:
             places = np.where(numbers < self._capacity, numbers, random.integers(0, numbers + 1))
         firsts = np.searchsorted(ends, np.arange(n + 1) * self._length, side="right").tolist()
         for number, place in enumerate(places.tolist()):  # of two unrolls with the same position, the later one stays
