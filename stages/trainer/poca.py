@@ -45,7 +45,6 @@ from headrace.stages.trainer.ppo import (
     PreparedBuffer,
     advantages,
     clipped_policy_loss,
-    evaluate_sequences,
 )
 from headrace.stages.trainer.protocol import TrainerContext
 
@@ -103,7 +102,7 @@ class POCATrainer(PPOTrainer):
 
     def _prepare(self) -> PreparedBuffer:
         buffer, cuts = self._buffer, None if self._memory is None else self._buffer.cuts()
-        mates, extrinsic = row_mates(buffer), buffer.rows["rewards"]
+        mates, extrinsic = mates_in(buffer), buffer.rows["rewards"]
         self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
         if buffer.grouped:  # the rewards of the agent, its group, and its teammates at the same moment
             of_mates = np.where(mates.present, extrinsic[mates.numbers], np.float32(0)).sum(1)
@@ -128,21 +127,26 @@ class POCATrainer(PPOTrainer):
         self, teams: TeamRows, cuts: SequenceCuts | None, by_turns: bool
     ) -> tuple[CriticValues, Floats, NDArray[np.bool_]]:
         """Return values, baselines [N, S], and flags [K], true if the group's episode ends with a trajectory."""
-        trajectories, mates = self._buffer.trajectories, final_mates(self._buffer)
+        trajectories, mates = self._buffer.trajectories, mates_in(self._buffer, at_end=True)
         # An agent that terminated has left. An agent that was interrupted, or whose trajectory was just cut, has not.
         left = ~trajectories["terminated"]
         finals, empty = self._teams_at_end(mates, left, by_turns)
         over = empty & ~trajectories["group_left"] if self._buffer.grouped else empty
-        values, baselines = self._critic_values(teams, finals, cuts)
+        if cuts is None:
+            found = CriticValues(self._one_step_values(teams), self._one_step_values(finals))
+        else:
+            block = max(1, self._rows_per_pass // teams.width)
+            found = self._evaluate_sequences(teams.teams, finals.teams, cuts, block)
+        (values, baselines), (final_values, _) = (np.split(e, 2, axis=1) for e in (found.values, found.final_values))
         # If teammates remain but none of their observations is known, the group is assumed to keep its value.
         last = np.cumsum(trajectories["lengths"]) - 1
-        final_values = np.where((empty & ~over)[:, None], values.values[last], values.final_values)
+        final_values = np.where((empty & ~over)[:, None], values[last], final_values)
         goes_on = self._signals.ignore_termination
         if goes_on.any():  # for these signals, all members count as still present
             complete, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
-            beyond, _ = self._one_step_values(complete, values.memories_after)
+            beyond = np.split(self._one_step_values(complete, found.memories_after), 2, axis=1)[0]
             final_values = np.where(goes_on, beyond, final_values)
-        return replace(values, final_values=final_values), baselines, over
+        return replace(found, values=values, final_values=final_values), baselines, over
 
     def _teams_at_end(
         self, mates: Mates, left: NDArray[np.bool_], by_turns: bool
@@ -162,36 +166,16 @@ class POCATrainer(PPOTrainer):
         teams = TeamRows(inputs, undecided, Mates(mates.numbers, present), left, self._largest)
         return teams, ~(left | present.any(1))
 
-    def _critic_values(
-        self, teams: TeamRows, finals: TeamRows, cuts: SequenceCuts | None
-    ) -> tuple[CriticValues, Floats]:
-        """Return the values of all rows and final observations, and the rows' baselines [N, S]."""
-        if cuts is None or self._critic_memories is None:
-            values, baselines = self._one_step_values(teams, None)
-            return CriticValues(values, self._one_step_values(finals, None)[0]), baselines
-        chains = self._buffer.chains
-        assert chains is not None, "the buffer follows agents with memory"
-        initial = torch.from_numpy(self._buffer.kept(self._critic_memories)).to(teams.device)
-        lengths, block = self._buffer.trajectories["lengths"], max(1, self._rows_per_pass // teams.width)
-        rows = teams.sequences, finals.sequences
-        found = evaluate_sequences(self._critic, *rows, lengths, cuts, chains, initial, block)
-        values, baselines = np.split(found.values, 2, axis=1)
-        return replace(found, values=values, final_values=np.split(found.final_values, 2, axis=1)[0]), baselines
-
-    def _one_step_values(self, teams: TeamRows, memories: Tensor | None) -> tuple[Floats, Floats]:
-        """Return the values and baselines [n, S] of all teams, each evaluated for one step from its memories."""
+    def _one_step_values(self, teams: TeamRows, memories: Tensor | None = None) -> Floats:
+        """Return the values and baselines [n, 2S] of all teams, each evaluated for one step from its memories."""
         replicas, block = self.context.replicas, max(1, self._rows_per_pass // teams.width)
-        found, numbers, here = list[Tensor](), np.arange(len(teams)), replicas.part(len(teams))
+        found, numbers, here = list[Tensor](), np.arange(len(teams))[:, None], replicas.part(len(teams))
         with torch.no_grad():
             for at in range(here.rows.start, here.rows.stop, block):
                 some = slice(at, min(at + block, here.rows.stop))
                 before = None if memories is None else memories[some]
                 found.append(self._critic.evaluate(teams.teams(numbers[some], before))[0])
-        both = torch.cat(found)
-        if replicas.size > 1:
-            both = replicas.gathered(both, here, len(teams))
-        values, baselines = np.split(on_host(both), 2, axis=1)
-        return values, baselines
+        return on_host(replicas.gathered(torch.cat(found), here, len(teams)))
 
 
 # The update: PPO's losses, and the loss of the counterfactual baseline.
@@ -382,8 +366,9 @@ class TeamRows:
         """Return the number of rows, N."""
         return len(self._members)
 
-    def teams(self, rows: NDArray[np.int64], memories: Tensor | None = None, length: int = 1) -> Teams:
-        """Gather the teams of agents' rows [B], in sequences of `length` that start with memories [B / length, 2m]."""
+    def teams(self, sequences: NDArray[np.int64], memories: Tensor | None = None) -> Teams:
+        """Gather the teams of sequences of agents' rows [q, L] that start with memories [q, 2m]."""
+        rows = sequences.reshape(-1)
         # An agent in several teams is encoded once.
         distinct, places = np.unique(self._members[rows], return_inverse=True)
         device, numbers, others = self.device, torch.from_numpy(distinct), tuple[Tensor, ...]()
@@ -397,17 +382,13 @@ class TeamRows:
             to_device(torch.from_numpy(self._present[rows]), device),
             to_device(torch.from_numpy(self._size[rows]), device),
             memories,
-            length,
+            sequences.shape[1],
         )
-
-    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Teams:
-        """Gather sequences of rows [q, L] that start with memories [q, 2m]."""
-        return self.teams(rows.reshape(-1), memories, rows.shape[1])
 
     def of_minibatch(self, own: Minibatch) -> Teams:
         """Gather the teams of a minibatch's inputs."""
         rows = own.rows if own.padded is None else own.padded
-        return self.teams(rows.numpy(), own.critic_memories, own.inputs.sequence_length)
+        return self.teams(rows.numpy().reshape(-1, own.inputs.sequence_length), own.critic_memories)
 
 
 # The members of a group at one moment, found by sorting. A moment is a tick of one actor. Teammates are members of the
@@ -456,21 +437,20 @@ def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: ND
     return mates
 
 
-def row_mates(buffer: RolloutBuffer) -> Mates:
-    """Find each row's teammates at the same moment. A teammate whose row is not in the buffer counts as absent."""
-    if not buffer.grouped:
-        return _none(len(buffer))
+def mates_in(buffer: RolloutBuffer, at_end: bool = False) -> Mates:
+    """Find each row's teammates at the same moment or, with `at_end`, each trajectory's teammates at its end.
+
+    A teammate whose row is not in the buffer counts as absent. Teammates' trajectories always close together.
+    """
     trajectories, lengths = buffer.trajectories, buffer.trajectories["lengths"]
-    sources, group_ids = trajectories["sources"].repeat(lengths), trajectories["group_ids"].repeat(lengths)
-    return mates_of(sources, group_ids, buffer.rows["ticks"])
-
-
-def final_mates(buffer: RolloutBuffer) -> Mates:
-    """Find each trajectory's teammates, whose trajectories always close at the same moment."""
-    trajectories = buffer.trajectories
     if not buffer.grouped:
-        return _none(len(trajectories["lengths"]))
-    return mates_of(trajectories["sources"], trajectories["group_ids"], trajectories["next_ticks"])
+        n = len(lengths) if at_end else len(buffer)
+        return Mates(np.empty((n, 0), np.int64), np.empty((n, 0), np.bool_))
+    members = trajectories["sources"], trajectories["group_ids"]
+    if at_end:
+        return mates_of(*members, trajectories["next_ticks"])
+    sources, group_ids = (each.repeat(lengths) for each in members)
+    return mates_of(sources, group_ids, buffer.rows["ticks"])
 
 
 def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -494,7 +474,3 @@ def _moments(sources: NDArray[np.int64], ticks: NDArray[np.int64]) -> NDArray[np
     _, first, which = np.unique(np.stack([sources, ticks]), axis=1, return_index=True, return_inverse=True)
     numbers: NDArray[np.int64] = first.argsort().argsort()[which.reshape(-1)]
     return numbers
-
-
-def _none(n: int) -> Mates:
-    return Mates(np.empty((n, 0), np.int64), np.empty((n, 0), np.bool_))

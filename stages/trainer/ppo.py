@@ -15,7 +15,6 @@ or one per action dimension and branch); S reward signals; H head outputs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,9 +47,9 @@ from headrace.stages.trainer.on_policy.trainer import (
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 from headrace.stages.trainer.trajectories import AgentTable, Chains
 
-log = logging.getLogger(__name__)
-
 Floats = NDArray[np.float64]
+Gather = Callable[[NDArray[np.int64], Tensor], Any]
+"""Returns a network's inputs for sequences of rows [q, L] that start with memories [q, m]."""
 VALUES = "Value Estimate"
 """Suffix of the names of statistics about the critic's values."""
 TOLERANCE = 1.5
@@ -81,26 +80,26 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        size = self._critic_memory_size
-        self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
+        self._critic_memories: AgentTable | None = None
+        if size := self._critic_memory_size:
+            self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32")
 
     @property
     def _critic_memory_size(self) -> int:
         # A critic that shares the actor's body also shares the actor's memories, which the rows record.
-        return 0 if self._shares_body else self._design.memory_size
-
-    @property
-    def _shares_body(self) -> bool:
-        return cast("PPOHyperparameters", self._hyperparameters).shared_critic
+        shared = getattr(self._hyperparameters, "shared_critic", False)
+        return 0 if shared else self._design.memory_size
 
     def _make_update(self) -> PPOUpdate:
-        context, design = self.context, self._design
+        context, h = self.context, cast("PPOHyperparameters", self._hyperparameters)
+        signals = len(self._signals.names)
         network = make_actor_critic(
-            design, len(self._signals.names), self._shares_body, self._random, context.device, context.accelerated
+            self._design, signals, h.shared_critic, self._random, context.device, context.accelerated
         )
         self._critic: Any = network
-        settings = cast("PPOHyperparameters", self._hyperparameters).regularization
-        anchor = None if settings is None else Anchor(network, settings, context.spec.actions)
+        anchor = None
+        if h.regularization is not None:
+            anchor = Anchor(network, h.regularization, context.spec.actions)
         return PPOUpdate(network, context.spec, self._hyperparameters, context.replicas, anchor)
 
     def _learn(self) -> tuple[Floats, Mapping[str, float]]:
@@ -137,19 +136,24 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         return PreparedBuffer(rollout, rewards, values, returns, {VALUES: values.values})
 
     def _evaluate(self, rows: Inputs, finals: Inputs, cuts: SequenceCuts | None) -> CriticValues:
-        block, lengths, device = self._rows_per_pass, self._buffer.trajectories["lengths"], rows.vectors.device
+        block, replicas = self._rows_per_pass, self.context.replicas
         if cuts is None:
-            replicas = self.context.replicas
             heads = self._hyperparameters.decoupled and replicas.size == 1
             return evaluate_rows(self._critic, rows, finals, block, replicas, heads)
-        if self._critic_memories is None:
-            initial, chains = self._buffer.sequences["memories"][cuts.first], Chains.unlinked(len(lengths))
-        else:
-            assert self._buffer.chains is not None, "the buffer follows agents with memory"
-            initial, chains = self._buffer.kept(self._critic_memories), self._buffer.chains
         gather = partial(gathered_sequences, rows), partial(gathered_sequences, finals)
-        memories = torch.from_numpy(initial).to(device)
-        return evaluate_sequences(self._critic, *gather, lengths, cuts, chains, memories, block)
+        return self._evaluate_sequences(*gather, cuts, block)
+
+    def _evaluate_sequences(self, rows: Gather, finals: Gather, cuts: SequenceCuts, block: int) -> CriticValues:
+        buffer, chains = self._buffer, self._buffer.chains
+        lengths = buffer.trajectories["lengths"]
+        if self._critic_memories is None:  # a critic that shares the actor's body; the rows record its memories
+            initial, chains = buffer.sequences["memories"][cuts.first], Chains.unlinked(len(lengths))
+        else:
+            assert chains is not None, "the buffer follows agents with memory"
+            agents = buffer.trajectories["agent_ids"], buffer.trajectories["episode_ids"]
+            initial = self._critic_memories.values_of(*agents)
+        before = torch.from_numpy(initial).to(self.context.device)
+        return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, before, block)
 
     # Decoupled PPO: Hilton, Cobbe & Schulman (2021), "Batch size-invariance for policy optimization". PPO's old policy
     # has two purposes. The clip around the old policy bounds the size of an update, which requires the policy before
@@ -229,13 +233,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         """Restore the state from `state_dict()`; see `OnPolicyTrainer`."""
         super().load_state_dict(state)
         anchor = self._update.anchor
-        if (anchor is None) == ("anchor" in state):
-            now = (
-                "is now off; it was on until this checkpoint"
-                if anchor is None
-                else "is now on; it was off until this checkpoint"
-            )
-            log.warning("%s: hyperparameters.regularization %s", self.context.behavior, now)
+        self._warn_of_switch("hyperparameters.regularization", now=anchor is not None, then="anchor" in state)
         if anchor is not None:
             with self.context.naming_behavior():
                 anchor.load_state_dict(state)
@@ -278,7 +276,6 @@ class PPOUpdate(NetworkUpdate):
     entropy."""
     value_weights: ClassVar[tuple[float, ...]] = (1.0,)
     """Weights of the losses between policy loss and entropy, times `value_coefficient`."""
-    network: Any
 
     def __init__(
         self,
@@ -426,11 +423,6 @@ class PPOUpdate(NetworkUpdate):
         of_critic = [self.settings.value_coefficient * weight for weight in self.value_weights]
         of_entropy = [-coefficients.beta] if coefficients.beta else []
         return torch.tensor([1.0, *of_critic, *of_entropy], device=self.network.values.device)
-
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the actor's head outputs [B, H]."""
-        heads: Tensor = self.network.heads(inputs)
-        return heads
 
     def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Return log-probabilities [R, P] given head outputs [R, H], and the entropy as ML-Agents weights it."""
@@ -592,8 +584,8 @@ def evaluate_rows(
 
 def evaluate_sequences(
     network: Any,
-    rows: Callable[[NDArray[np.int64], Tensor], Any],
-    finals: Callable[[NDArray[np.int64], Tensor], Any],
+    rows: Gather,
+    finals: Gather,
     lengths: NDArray[np.int64],
     cuts: SequenceCuts,
     chains: Chains,
@@ -607,7 +599,7 @@ def evaluate_sequences(
 
     Args:
         network: the critic's network, whose `evaluate` takes what `rows` and `finals` return.
-        rows: gathers sequences of rows [q, L] that start with memories [q, m], with previous actions.
+        rows: gathers sequences of rows, with previous actions.
         finals: does the same for the trajectories' final observations [K].
         lengths: [K] the number of rows of each trajectory.
         cuts: the positions of sequences.

@@ -29,22 +29,16 @@ _NO_ROWS = torch.empty(0, dtype=torch.int64)
 
 
 class MinibatchArrays(NamedTuple):
-    """A minibatch without memory on the CPU. Its columns are array views with rows last."""
+    """The columns of a minibatch without memory on the CPU, as array views with rows last; see `Minibatch`."""
 
     choices: Sequence[NDArray[np.int64]]
     """For each branch, the choices [R]."""
     continuous: Array
-    """[C, R] raw continuous actions."""
     penalties: Array
-    """[choices, R] penalties added to logits; see `Minibatch`."""
     old_log_probs: Array
-    """[P, R] log-probabilities; see `Minibatch`."""
     advantages: Array
-    """[1, R] or [P, R] advantages; see `Minibatch`."""
     returns: Array
-    """[S, R] value targets."""
     anchor: Array | None = None
-    """[D, R] the anchor's action distributions; None without an anchor."""
 
 
 class PackedColumns(NamedTuple):
@@ -105,7 +99,7 @@ class Minibatch:
     def of_block(cls, block: PackedColumns, others: tuple[Tensor, ...] = (), **more: Any) -> Minibatch:
         """Make a minibatch from a block, its images and sets, and further fields."""
         names, widths = zip(*block.widths, strict=True)
-        columns = dict(zip(names, torch.split(block.floats, widths, dim=1), strict=True))
+        columns = dict(zip(names, torch.split(block.floats, list(widths), dim=1), strict=True))
         inputs = Inputs(columns.pop("vectors"), others)
         return cls(block.choices.unsqueeze(2).unbind(1), **{"inputs": inputs, **columns, "block": block, **more})
 
@@ -167,7 +161,7 @@ class Rollout:
         if self._cuts is not None:
             each = max(1, batch_size // self._cuts.length)
             for _ in range(count):
-                parts = torch.from_numpy(random.permutation(len(self._cuts))).split(each)
+                parts = torch.split(torch.from_numpy(random.permutation(len(self._cuts))), each)
                 sequences = (self._sequences(part.numpy(), replicas) for part in parts if len(part) == each)
                 yield sequences if self._teams is None else map(self._with_teams, sequences)
             return

@@ -126,13 +126,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._intake = ObservationPreprocessor(
             spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any())
         )
-        images = [] if self._design.settings.network is not None else self._intake.layout.others
-        self._images = [
-            number
-            for number, one in enumerate(spec.observations[index] for index in images)
-            if OBSERVATION_KINDS[one.kind].pixels and not one.channels_last
-        ]
+        self._images: list[int] = []
         """Indices of channels-first images among non-vector inputs; empty for a custom network."""
+        if self._design.settings.network is None:
+            others = [spec.observations[index] for index in self._intake.layout.others]
+            pixels = [OBSERVATION_KINDS[one.kind].pixels and not one.channels_last for one in others]
+            self._images = np.flatnonzero(pixels).tolist()
         self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
         self._network = network
@@ -140,9 +139,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
-        self._kept: dict[str, AgentTable | None] = {}
-        """Tables of values for agents in the middle of an episode, keyed by their names in checkpoints; None for an
-        unused table."""
+        self._kept: dict[str, AgentTable] = {}
+        """Tables of values for agents in the middle of an episode, keyed by their names in checkpoints."""
 
     @property
     def corrects_age(self) -> bool:
@@ -200,7 +198,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "random": random_state(self._random),
             "buffer": self._buffer.state_dict(),
-            **{name: None if table is None else table.state_dict() for name, table in self._kept.items()},
+            **{name: table.state_dict() for name, table in self._kept.items()},
         }
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -209,14 +207,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
-        if (self._cloning is None) != (state["cloning"] is None):
-            log.warning(
-                "%s: behavioral_cloning %s",
-                self.context.behavior,
-                "is now off; it was on until this checkpoint"
-                if self._cloning is None
-                else "is now on; it was off until this checkpoint",
-            )
+        self._warn_of_switch("behavioral_cloning", now=self._cloning is not None, then=state["cloning"] is not None)
         with self.context.naming_behavior():
             self._network.load(state["weights"])
             self._update.load_state_dict(state["optimizer"])
@@ -226,11 +217,16 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
                 self._cloning.load_state_dict(state["cloning"])
             self._buffer.load_state_dict(state["buffer"])
             for name, table in self._kept.items():
-                if table is not None and state[name] is not None:
+                if state.get(name) is not None:
                     table.load_state_dict(state[name])
         restore_random(self._random, state["random"])
         self.step = int(state["step"])
         self.version = int(state["version"])
+
+    def _warn_of_switch(self, setting: str, *, now: bool, then: bool) -> None:
+        if now != then:
+            words = ("off", "on")[now], ("off", "on")[then]
+            log.warning("%s: %s is now %s; it was %s until this checkpoint", self.context.behavior, setting, *words)
 
     def parameter_counts(self) -> Mapping[str, int]:
         """Return the numbers of parameters of actor and critic; shared layers count towards the actor."""
@@ -365,7 +361,7 @@ class Signals:
         self.names = [signal.name for signal in self._signals]
         self.gammas = np.array([signal.gamma for signal in self._signals])
         self.strengths = np.array([signal.strength for signal in self._signals])
-        self.ignore_termination = np.array([signal.ignores_termination for signal in self._signals])
+        self.ignore_termination: NDArray[np.bool_] = np.array([signal.ignores_termination for signal in self._signals])
         self.others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
         self.sums = AgentTable(len(self.others), "float64") if self.others else None
         self._losses: dict[str, list[float]] = {}
@@ -502,25 +498,23 @@ class BufferTransitions:
     """
 
     def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:
-        rows, trajectories = buffer.rows, buffer.trajectories
+        trajectories, last = buffer.trajectories, np.cumsum(buffer.trajectories["lengths"]) - 1
         self._device = device
         self._observations, self._finals = buffer.observations(), buffer.observations("next_")
-        lengths = trajectories["lengths"]
-        self._trajectory = np.full(len(buffer), -1, np.int64)  # index of the trajectory that ends with the row
-        self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
-        self._continuous = environment_actions(spec.actions, rows["continuous_actions"], buffer.squashed)
-        self._choices = rows["discrete_actions"].astype(np.int64)
-        self._rewards = rows["rewards"]
-        self._ended = trajectories["terminated"]
+        self._ended = np.full(len(buffer), -1, np.int64)
+        """[N] index of the trajectory that ends with the row; -1 if none does."""
+        self._ended[last] = np.arange(len(last))
+        terminated = np.zeros(len(buffer), np.float32)
+        terminated[last] = trajectories["terminated"]
+        continuous = environment_actions(spec.actions, buffer.rows["continuous_actions"], buffer.squashed)
+        choices = buffer.rows["discrete_actions"].astype(np.int64)
+        self._columns = continuous, choices, buffer.rows["rewards"], terminated
 
     def take(self, rows: NDArray[np.int64]) -> Transitions:
         """Return the transitions for the selected rows."""
-        trajectory = self._trajectory[rows]
-        last = np.flatnonzero(trajectory >= 0)
-        finals = trajectory[last]
-        terminated = np.zeros(len(rows), np.float32)
-        terminated[last] = self._ended[finals]
-        following = np.minimum(rows + 1, len(self._rewards) - 1)
+        last = np.flatnonzero(self._ended[rows] >= 0)
+        finals = self._ended[rows][last]
+        following = np.minimum(rows + 1, len(self._ended) - 1)
 
         def after(row: Array, final: Array) -> Array:
             array = row[following]
@@ -533,10 +527,7 @@ class BufferTransitions:
         return Transitions(
             Inputs.from_encoded(now, self._device),
             Inputs.from_encoded(EncodedObservations(after(here.vectors, ends.vectors), others), self._device),
-            *(
-                torch.from_numpy(array).to(self._device)
-                for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
-            ),
+            *(torch.from_numpy(column[rows]).to(self._device) for column in self._columns),
         )
 
 
@@ -654,6 +645,7 @@ class RolloutBuffer:
             self._arrays[table] = {each.name: np.empty((capacity, *each.shape), each.dtype) for each in columns}
         self._waiting: list[tuple[Columns, Columns]] = []
         """Copies of row and trajectory columns for later updates, in order."""
+        self._chains: Chains | None = None
         self.clear()
 
     def __len__(self) -> int:
@@ -724,10 +716,6 @@ class RolloutBuffer:
             self._chains = Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
         return self._chains
 
-    def kept(self, table: AgentTable) -> NDArray[Any]:
-        """Return the values [K, width] that a table holds for the trajectories' agents; zeros for unknown agents."""
-        return table.values_of(self.trajectories["agent_ids"], self.trajectories["episode_ids"])
-
     def cuts(self) -> SequenceCuts:
         """Return how the trajectories are cut into sequences, for a policy with memory."""
         return SequenceCuts.of(self.trajectories["lengths"], self._sequence_length)
@@ -767,7 +755,7 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         """Drop the rows of one update; rows that wait take their place. Memory is not freed."""
-        self._chains: Chains | None = None
+        self._chains = None
         for table, arrays in self._arrays.items():
             self._tables[table].update({name: array[:0] for name, array in arrays.items()})
         waiting, self._waiting = self._waiting, []
