@@ -30,7 +30,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.trainer.fast.choice import manual_gradients
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers
-from headrace.stages.trainer.impala import ImpalaUpdate, RecordedRows, Unrolls
+from headrace.stages.trainer.impala import ImpalaUpdate, Unrolls
 from headrace.stages.trainer.protocol import TrainerContext
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
@@ -103,19 +103,19 @@ class ManualImpalaUpdate(ImpalaUpdate):
             if self._of_log_sigma is not None:  # `ActionLikelihood` takes the mean over dimensions
                 self._of_log_sigma -= of_entropy * n * (1.0 - 1.0 / self._continuous)
             errors *= baseline
-            if (recorded := unrolls.recorded) is not None:
+            if unrolls.recorded_values is not None:
                 replayed = slice(unrolls.fresh, n)
-                difference = network.values[:, replayed] - recorded.values.numpy().T
+                difference = network.values[:, replayed] - unrolls.recorded_values.numpy().T
                 errors[:, replayed] += 2.0 * value_cloning * difference
-                self._clone(recorded, of_heads[:, replayed], self._heads[:, replayed], policy_cloning)
+                if unrolls.recorded_heads is not None:
+                    acted = unrolls.recorded_heads.numpy().T
+                    self._clone(acted, of_heads[:, replayed], self._heads[:, replayed], policy_cloning)
             network.of_heads[:, :n], network.of_heads[:, n:] = of_heads, 0.0
             network.of_values[:, :n], network.of_values[:, n:] = errors, 0.0
             network.backward()
 
-    def _clone(self, recorded: RecordedRows, of_heads: Numbers, heads: Numbers, weight: float) -> None:
-        if recorded.heads is None:
-            return
-        acted, size = recorded.heads.numpy().T, self._continuous
+    def _clone(self, acted: Numbers, of_heads: Numbers, heads: Numbers, weight: float) -> None:
+        size = self._continuous
         if self._log_sigma is not None and self._of_log_sigma is not None:
             mean, spread, acted = acted[:size], acted[size : 2 * size], acted[2 * size :]
             precision = np.exp(-2.0 * self._log_sigma)[:, None]

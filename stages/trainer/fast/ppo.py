@@ -193,7 +193,7 @@ class CapturedPPOUpdate(PPOUpdate):
 
     def _uncaptured(self, inputs: _PPOStepInputs) -> GradientStep:
         rate, epsilon, weights = inputs.scheduled[0], inputs.scheduled[1], inputs.scheduled[2:]
-        minibatch = Minibatch.of_block(inputs.block, torch.empty(0, dtype=torch.int64), inputs.others)
+        minibatch = Minibatch.of_block(inputs.block, inputs.others)
         # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.
         coefficients = Coefficients(cast("float", rate), 0.0, cast("float", epsilon))
         return super().step(minibatch, coefficients, weights, measure=True)

@@ -10,7 +10,7 @@ from headrace.stages.trainer.replay.replay_memory import ReplayFileError, read_r
 
 T = 4
 ROWS = (Column("number", "int64"), Column("seen", "float32", (2,)))
-TRAJECTORIES = (Column("terminated", "bool"), Column("next_seen", "float32", (2,)))
+TRAJECTORIES = (Column("lengths", "int64"), Column("terminated", "bool"), Column("next_seen", "float32", (2,)))
 
 
 def new_replay(capacity=3, sampling="fifo"):

@@ -107,7 +107,7 @@ def test_returns_and_advantages_come_from_the_critics_values_and_scaled_rewards(
 def unshuffled(trainer):
     """All that the trainer holds as one minibatch."""
     rollout = trainer.prepare().rollout
-    (minibatches,) = rollout.epochs(1, len(rollout), _Unshuffled())
+    (minibatches,) = rollout.epochs(1, len(rollout.block.floats), _Unshuffled())
     return minibatches[0]
 
 
