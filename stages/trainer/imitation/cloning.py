@@ -23,7 +23,7 @@ from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_log_probs
-from headrace.stages.policy.observations import EncodedObservations, Normalizer
+from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.policy.sampling import action_features, first_action_features, policy_actions
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
@@ -278,7 +278,7 @@ def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Example
         previous[demonstrations.episode_starts] = first_action_features(actions)
     return Examples.from_runs(
         design,
-        demonstrations.observations,
+        ObservationLayout(design.spec).encode(demonstrations.observations),
         policy_actions(actions, demonstrations.continuous, design.squashed),
         demonstrations.choices,
         demonstrations.masks,

@@ -7,8 +7,6 @@ one number. The file contains neither keys nor spaces, so the environment of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,7 @@ from headrace.queues.specs import GODOT, BehaviorSpec
 from headrace.stages.environments.engines.errors import MessageError
 from headrace.stages.environments.engines.godot.messages import read_json
 from headrace.stages.errors import StageError
-from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations, within_bounds
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, reject, within_bounds
 
 _RECORDED_KEY = "obs"
 
@@ -40,45 +37,6 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
         StageError: if the file was not recorded by Godot's addon, or the behaviour does not belong to a Godot game that
             observes only `obs`.
     """
-    spec = _playable(path, behavior, spec)
-    try:
-        content = read_json(path.read_bytes())
-    except OSError as error:
-        raise StageError(f"{path}: can't be read: {error.strerror or error}") from error
-    except MessageError as error:
-        raise StageError(f"{path}: is not a recording made by Godot's addon: {error}") from None
-    if not isinstance(content, list):
-        raise StageError(f"{path}: is not a recording made by Godot's addon: expected a list of episodes")
-    assert spec.spaces is not None, "checked above"
-    actions = spec.spaces[GODOT]["actions"]
-    widths = [1 if action["action_type"] == "discrete" else action["size"] for action in actions]
-    observed, acted, lengths = _joined(path, content, spec.observations[0].size, sum(widths))
-    if not lengths:
-        return None
-    branch = np.repeat([action["action_type"] == "discrete" for action in actions], widths)
-    choices = acted[:, branch]
-    _check_whole(path, choices, lengths)
-    return Demonstrations(
-        spec,
-        ObservationLayout(spec).encode([observed]),
-        ObservationLayout(spec).encode([np.zeros((len(lengths), spec.observations[0].size), np.float32)]),
-        within_bounds(acted[:, ~branch], path),
-        choices.astype(np.int64),
-        np.zeros(len(observed), np.float32),  # not recorded
-        np.array(lengths, np.int64),
-        np.ones(len(lengths), np.bool_),
-        np.ones(len(lengths), np.bool_),
-    )
-
-
-def looks_recorded(path: Path) -> bool:
-    """Return True if a file begins like a recording; a folder may also contain other JSON files."""
-    with path.open("rb") as file:
-        return b"".join(file.read(64).split()).startswith((b"[[", b"[]"))
-
-
-def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorSpec:
-    """Return the spec after checking that this file's numbers can be split according to it."""
     if spec is None or spec.spaces is None or GODOT not in spec.spaces:
         raise StageError(
             f"{path}: recordings made by Godot's addon do not describe their spaces, so only a run of the game can "
@@ -90,16 +48,19 @@ def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorS
             f"{path}: {behavior} observes {', '.join(names)}; Godot's addon only records the key {_RECORDED_KEY!r}, "
             "so only an agent whose get_obs() returns nothing else can learn from this file"
         )
-    return spec
-
-
-def _joined(
-    path: Path, episodes: Sequence[Any], observed: int, acted: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32], list[int]]:
-    """Return the observations [N, observed] and actions [N, acted] of all steps, and the episodes' lengths."""
-    columns: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
-    lengths = []
-    for number, episode in enumerate(episodes, start=1):
+    try:
+        content = read_json(path.read_bytes())
+        if not isinstance(content, list):
+            raise MessageError("expected a list of episodes")
+    except OSError as error:
+        raise StageError(f"{path}: can't be read: {error.strerror or error}") from error
+    except MessageError as error:
+        raise StageError(f"{path}: is not a recording made by Godot's addon: {error}") from None
+    width = spec.observations[0].size
+    discrete = [action["action_type"] == "discrete" for action in spec.spaces[GODOT]["actions"]]
+    sizes = [1 if action["action_type"] == "discrete" else action["size"] for action in spec.spaces[GODOT]["actions"]]
+    observed, acted = list[NDArray[np.float32]](), list[NDArray[np.float32]]()
+    for number, episode in enumerate(content, start=1):
         where = f"{path}: episode {number}"
         if not isinstance(episode, list) or len(episode) != 2 or not all(isinstance(part, list) for part in episode):
             raise StageError(f"{where}: expected a pair of observations and actions, as Godot's addon records them")
@@ -109,18 +70,36 @@ def _joined(
                 f"{where} has {len(observations)} observations and {len(actions)} actions; expected one fewer action "
                 "than observations"
             )
-        if not actions:
-            continue
-        columns[0].append(_rows(where, "observation", observations[:-1], observed))
-        columns[1].append(_rows(where, "action", actions, acted))
-        lengths.append(len(actions))
-    if not lengths:
-        return np.zeros((0, observed), np.float32), np.zeros((0, acted), np.float32), []
-    return np.concatenate(columns[0]), np.concatenate(columns[1]), lengths
+        if actions:
+            observed.append(_rows(where, "observation", observations[:-1], width))
+            acted.append(_rows(where, "action", actions, sum(sizes)))
+    if not acted:
+        return None
+    lengths = np.array([len(rows) for rows in acted], np.int64)
+    drawn, branch = np.concatenate(acted), np.repeat(discrete, sizes)
+    choices = drawn[:, branch]
+    reject(str(path), "discrete_actions", choices, choices != np.round(choices), "expected an integer", lengths)
+    return Demonstrations(
+        spec,
+        (np.concatenate(observed),),
+        (np.zeros((len(lengths), width), np.float32),),
+        within_bounds(drawn[:, ~branch], path),
+        choices.astype(np.int64),
+        np.zeros(len(drawn), np.float32),  # not recorded
+        lengths,
+        np.ones(len(lengths), np.bool_),
+        np.ones(len(lengths), np.bool_),
+    )
+
+
+def looks_recorded(path: Path) -> bool:
+    """Return True if a file begins like a recording; a folder may also contain other JSON files."""
+    with path.open("rb") as file:
+        return b"".join(file.read(64).split()).startswith((b"[[", b"[]"))
 
 
 def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float32]:
-    """Convert rows of numbers to an array [T, size]; anything else becomes NaN, which a later check reports."""
+    """Convert rows of numbers to an array [T, size]; null becomes NaN, which a later check reports."""
     for step, row in enumerate(rows, start=1):
         if not isinstance(row, list) or len(row) != size:
             content = f"{len(row)} numbers" if isinstance(row, list) else repr(row)
@@ -129,19 +108,6 @@ def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float
                 "with a different version of the game?"
             )
     try:
-        return np.fromiter(chain.from_iterable(rows), np.float32, size * len(rows)).reshape(-1, size)
-    except (TypeError, ValueError):
-        numbers = [number if isinstance(number, int | float) else np.nan for row in rows for number in row]
-        return np.array(numbers, np.float32).reshape(-1, size)
-
-
-def _check_whole(path: Path, choices: NDArray[np.float32], lengths: list[int]) -> None:
-    bad = choices != np.round(choices)  # true for NaN
-    if bad.any():
-        row, branch = np.argwhere(bad)[0]
-        episode = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
-        step = int(row) - sum(lengths[:episode]) + 1
-        raise StageError(
-            f"{path}: episode {episode + 1}, step {step}: discrete action {branch} is {choices[row, branch]}; expected "
-            "an integer"
-        )
+        return np.array(rows, np.float32)
+    except (TypeError, ValueError) as error:
+        raise StageError(f"{where}: an {what} contains something other than numbers: {error}") from None

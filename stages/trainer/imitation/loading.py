@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations, check_fit, checked, joined
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, checked, joined
 from headrace.stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
 from headrace.stages.trainer.imitation.minari_sets import PREFIX, read_minari
 from headrace.stages.trainer.imitation.streams import read_stream, without_doubles
@@ -25,26 +25,20 @@ Reader = Callable[[Path, str, BehaviorSpec | None], Demonstrations | None]
 """A function that takes a path, a behaviour name and a spec, and returns the behaviour's steps with the spec that they
 were recorded with; None if there are no steps.
 
-Formats that store no spec use the learner's spec, which is the third argument (None without an environment).
+The third argument is the learner's spec, for formats that store no spec or that have several forms of an observation.
+It is None without an environment.
 
 The caller checks spec and numbers. A reader raises StageError or StreamError if the file is broken or has a different
 format."""
 
 
-def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read a Unity demo file, which contains its spec."""
-    from headrace.stages.trainer.imitation.unity_demos import (
-        read_unity_demo,  # imported here, because few learners need Unity's formats
-    )
+def _read_unity_demo(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
+    from headrace.stages.trainer.imitation import unity_demos  # few learners need protobuf and Unity's formats
 
-    return read_unity_demo(path, behavior)
+    return unity_demos.read_unity_demo(path, behavior, spec)
 
 
-READERS: dict[str, Reader] = {
-    ".demo": read_demo_file,
-    ".stream": lambda path, behavior, spec: read_stream(path, behavior),
-    ".json": read_godot_demos,
-}
+READERS: dict[str, Reader] = {".demo": _read_unity_demo, ".stream": read_stream, ".json": read_godot_demos}
 """The reader for each file suffix."""
 
 WITHOUT_SPEC = frozenset({".json"})
@@ -68,18 +62,15 @@ def load_demonstrations(path: str, wanted: BehaviorSpec | str, folder: Path | No
     """
     behavior, spec = (wanted, None) if isinstance(wanted, str) else (wanted.name, wanted)
     parts: list[Demonstrations] = []
-    for name, part in _read(path, behavior, spec, folder):
+    minari = path.startswith(PREFIX)
+    for file in [Path(path)] if minari else _files(path, behavior, folder):
+        part = read_minari(path, behavior) if minari else READERS[file.suffix](file, behavior, spec)
         if part is None:
             continue
         spec = spec or replace(part.spec, behavior_id=behavior)
-        if name.endswith(".demo"):
-            from headrace.stages.trainer.imitation.unity_demos import as_observed
-
-            part = as_observed(part, spec, name)
-        check_fit(part.spec, spec, name)
-        parts.append(replace(checked(part, name), spec=spec))
+        parts.append(checked(part, spec, path if minari else str(file)))
     if not parts:
-        raise StageError(f"{_where(path, behavior)}: the recording contains no steps of {behavior}")
+        raise StageError(f"behaviors.{behavior}: demo_path {path!r}: the recording contains no steps of {behavior}")
     demonstrations = joined(parts)
     log.info(
         "%s: %d demonstrated steps in %d episodes from %s",
@@ -88,75 +79,45 @@ def load_demonstrations(path: str, wanted: BehaviorSpec | str, folder: Path | No
     return demonstrations
 
 
-def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
-    """Check that there are files in a readable format at a `demo_path`, without reading their content.
+def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
+    """Return True if the files at a `demo_path` don't store spaces, so the environment must provide them.
+
+    The files must exist and be in a readable format, but their content is not read.
 
     Raises:
         StageError: as for `load_demonstrations`.
     """
-    if not path.startswith(PREFIX):
-        _files(path, behavior, folder)
-
-
-def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
-    """Return True if the files at a `demo_path` don't store spaces, so the environment must provide them.
-
-    Raises:
-        StageError: as for `check_there`.
-    """
     return not path.startswith(PREFIX) and any(file.suffix in WITHOUT_SPEC for file in _files(path, behavior, folder))
 
 
-def _read(
-    path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None
-) -> Iterator[tuple[str, Demonstrations | None]]:
-    """Yield, for each file, its name for use in messages, and its demonstrations."""
-    if path.startswith(PREFIX):
-        yield path, read_minari(path.removeprefix(PREFIX), behavior)
-        return
-    for file in _files(path, behavior, folder):
-        yield str(file), READERS[file.suffix](file, behavior, spec)
-
-
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
+    """Return the readable files at a `demo_path`; only a folder or a pattern may also stand for other files."""
+    where = f"behaviors.{behavior}: demo_path {path!r}"
     candidates = [absolute(path)] if folder is None else [folder / path, absolute(path)]
     for candidate in candidates:
-        if candidate.is_file():
-            return [_readable(candidate, path, behavior)]
         if candidate.is_dir():
-            return _of_known_kinds([file for file in sorted(candidate.iterdir()) if file.is_file()], path, behavior)
-        matches = [Path(name) for name in sorted(glob.glob(str(candidate), recursive=True))]
-        if matches:
-            return _of_known_kinds([file for file in matches if file.is_file()], path, behavior)
-    looked = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
-    raise StageError(f"{_where(path, behavior)}: no file or folder matches; looked in {looked}")
-
-
-def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
-    readable = [file for file in files if file.suffix in READERS and (file.suffix != ".json" or looks_recorded(file))]
-    if not readable:
-        for file in files:
-            _readable(file, path, behavior)
-        if files:
-            raise StageError(f"{_where(path, behavior)}: {files[0].name} is not a recording made by Godot's addon")
-        raise StageError(f"{_where(path, behavior)}: the folder is empty; expected {_kinds()} files")
+            found = sorted(candidate.iterdir())
+            break
+        found = (
+            [candidate] if candidate.is_file() else list(map(Path, sorted(glob.glob(str(candidate), recursive=True))))
+        )
+        if found:
+            break
+    else:
+        looked = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
+        raise StageError(f"{where}: no file or folder matches; looked in {looked}")
+    files = [file for file in found if file.is_file()]
+    readable = [
+        file
+        for file in files
+        if file.suffix in READERS and (file.suffix != ".json" or file == candidate or looks_recorded(file))
+    ]
     left_out = sorted({file.name for file in files} - {file.name for file in readable})
+    if not readable:
+        *others, last = READERS
+        raise StageError(
+            f"{where}: expected {', '.join(others)} or {last} files; found {', '.join(left_out) or 'an empty folder'}"
+        )
     if left_out:
         log.info("%s: skipped these files, which are not in a format for demonstrations: %s", path, ", ".join(left_out))
     return without_doubles(readable)
-
-
-def _readable(file: Path, path: str, behavior: str) -> Path:
-    if file.suffix not in READERS:
-        why = f"Headrace can't read demonstrations from {file.suffix or 'such'} files"
-        raise StageError(f"{_where(path, behavior)}: {file.name}: {why}; expected {_kinds()} files")
-    return file
-
-
-def _kinds() -> str:
-    *others, last = READERS
-    return f"{', '.join(others)} or {last}"
-
-
-def _where(path: str, behavior: str) -> str:
-    return f"behaviors.{behavior}: demo_path {path!r}"

@@ -17,7 +17,6 @@ from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.action_units import box_units
 from headrace.stages.errors import StageError
-from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 if TYPE_CHECKING:
@@ -27,14 +26,14 @@ PREFIX = "minari:"
 """The prefix of a `demo_path` that names a Minari data set."""
 
 
-def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
-    """Read the episodes of a data set; the spec gets the behaviour's name.
+def read_minari(path: str, behavior: str) -> Demonstrations:
+    """Read the episodes of the data set that a `demo_path` names; the spec gets the behaviour's name.
 
     Raises:
         StageError: if minari, or a package that it needs to read files, is not installed; if the data set is not on
             this machine or is empty; or if its spaces are not supported.
     """
-    where = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
+    where, dataset_id = f"behaviors.{behavior}: demo_path '{path}'", path.removeprefix(PREFIX)
     try:
         dataset = import_module("minari").load_dataset(dataset_id)
     except ImportError as error:  # packages that read files are a separate extra
@@ -78,18 +77,15 @@ def demonstrations_of(
     observed = [np.asarray(episode.observations, np.float32).reshape(-1, size) for episode in whole]
     drawn = np.concatenate([np.asarray(episode.actions) for episode in whole])
     actions, continuous, choices = _decided(action_space, drawn, where)
-    terminated = np.array([bool(episode.terminations[-1]) for episode in whole])
-    finals = np.stack([rows[-1] for rows in observed])
-    finals[terminated] = 0.0  # not used
     return Demonstrations(
         BehaviorSpec(behavior, (ObservationSpec("observation", (size,)),), actions),
-        EncodedObservations(np.concatenate([rows[:-1] for rows in observed])),
-        EncodedObservations(finals),
+        (np.concatenate([rows[:-1] for rows in observed]),),
+        (np.stack([rows[-1] for rows in observed]),),
         continuous,
         choices,
         np.concatenate([np.asarray(episode.rewards, np.float32) for episode in whole]),
         np.array([len(episode.rewards) for episode in whole], np.int64),
-        terminated,
+        np.array([bool(episode.terminations[-1]) for episode in whole]),
         np.ones(len(whole), np.bool_),
     )
 
@@ -100,7 +96,11 @@ def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, N
 
     n = len(drawn)
     if isinstance(space, spaces.Box):
-        spec, continuous = _unscaled(space, drawn.reshape(n, -1))
+        # Scale each bounded dimension from [low, high] to [-1, 1], the inverse of the scaling in environments.
+        units = box_units(space.low, space.high)
+        half = np.where(units.half, units.half, 1.0)  # an action that has a single possible value
+        continuous = ((drawn.reshape(n, -1) - units.middle) / half).astype(np.float32)
+        spec = ActionSpec(len(half), unbounded=tuple(np.flatnonzero(~units.scaled).tolist()))
         return spec, continuous, np.empty((n, 0), np.int64)
     if isinstance(space, spaces.Discrete):
         sizes, start = [int(space.n)], np.array([space.start])
@@ -110,11 +110,3 @@ def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, N
         raise StageError(f"{where}: its action space is {space}; Headrace only reads Box, Discrete and MultiDiscrete")
     choices = drawn.reshape(n, len(sizes)).astype(np.int64) - start
     return ActionSpec(discrete_branches=tuple(sizes)), np.empty((n, 0), np.float32), choices
-
-
-def _unscaled(space: Any, drawn: Array) -> tuple[ActionSpec, NDArray[np.float32]]:
-    """Scale each bounded dimension from [low, high] to [-1, 1], the inverse of the scaling in environments."""
-    units = box_units(space.low, space.high)
-    half = np.where(units.half, units.half, 1.0)  # an action that has a single possible value
-    unbounded = tuple(int(i) for i in np.flatnonzero(~units.scaled))
-    return ActionSpec(len(half), unbounded=unbounded), ((drawn - units.middle) / half).astype(np.float32)

@@ -21,9 +21,8 @@ from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.queues.stream_file import StreamHeader, StreamReader
 from headrace.stages.errors import StageError
-from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.sampling import environment_actions
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, rows_between
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ _KEYS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "lear
 """Trajectory columns needed to join the pieces of episodes."""
 
 
-def read_stream(path: Path, behavior: str) -> Demonstrations | None:
+def read_stream(path: Path, behavior: str, _: BehaviorSpec | None = None) -> Demonstrations | None:
     """Read the steps that the learning policy made, for one behaviour; return None if there are no steps.
 
     Raises:
@@ -41,7 +40,13 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
             a single behaviour is read regardless of the behaviour's name.
     """
     reader = StreamReader(path)
-    spec = _choose(reader.header, behavior, path)
+    by_name = {spec.name: spec for spec in reader.header.specs}
+    if behavior not in by_name and len(by_name) != 1:
+        raise StageError(
+            f"{path}: it contains no steps of {behavior}, only of {', '.join(sorted(by_name)) or 'nobody'}; expected a "
+            "stream of that behaviour, or of a single behaviour"
+        )
+    spec = by_name.get(behavior) or next(iter(by_name.values()))
     edge = _TRAINER_EDGE if _TRAINER_EDGE in reader.header.edges else min(reader.header.edges)
     batches = [
         frame.message
@@ -71,36 +76,18 @@ def without_doubles(files: Sequence[Path]) -> list[Path]:
         StreamError: if a `.stream` file is not a stream file.
     """
     headers = {file: StreamReader(file).header for file in files if file.suffix == ".stream"}
-    at_trainers = {header.run_id for header in headers.values() if _TRAINER_EDGE in header.edges}
-    doubles = {
-        file for file, header in headers.items() if header.run_id in at_trainers and _TRAINER_EDGE not in header.edges
-    }
-    receivers = {
-        (header.run_id, spec.name)
-        for header in headers.values()
-        if _TRAINER_EDGE in header.edges
-        for spec in header.specs
-    }
-    doubles |= {
-        file
-        for file, header in headers.items()
-        if _TRAINER_EDGE in header.edges
-        and all((header.run_id, _teacher(header.config, spec.name)) in receivers for spec in header.specs)
-    }
+    at_trainers = [header for header in headers.values() if _TRAINER_EDGE in header.edges]
+    runs = {header.run_id for header in at_trainers}
+    receivers = {(header.run_id, spec.name) for header in at_trainers for spec in header.specs}
+
+    def doubled(header: StreamHeader) -> bool:
+        if _TRAINER_EDGE not in header.edges:
+            return header.run_id in runs
+        return all((header.run_id, _teacher(header.config, spec.name)) in receivers for spec in header.specs)
+
+    doubles = {file for file, header in headers.items() if doubled(header)}
     doubles |= {file.with_suffix(".demo") for file in headers}
     return [file for file in files if file not in doubles]
-
-
-def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
-    by_name = {spec.name: spec for spec in header.specs}
-    if behavior in by_name:
-        return by_name[behavior]
-    if len(by_name) == 1:
-        return next(iter(by_name.values()))
-    raise StageError(
-        f"{path}: it contains no steps of {behavior}, only of {', '.join(sorted(by_name)) or 'nobody'}; expected a "
-        "stream of that behaviour, or of a single behaviour"
-    )
 
 
 def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> None:
@@ -140,27 +127,22 @@ def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
 
 
 def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squashed: bool) -> Demonstrations:
-    layout, actions = ObservationLayout(spec), spec.actions
     trajectories = _joined([batch.trajectories for batch in batches])
-    trajectories["sources"] = np.repeat(
-        np.array([batch.source for batch in batches]), [batch.num_trajectories for batch in batches]
-    )
-    order, starts = _in_order(trajectories)
-    lengths = trajectories["lengths"].astype(np.int64)
-    where = _rows_of(lengths, order)
-    rows = {name: column[where] for name, column in _joined([batch.rows for batch in batches]).items()}
+    sources, counts = [batch.source for batch in batches], [batch.num_trajectories for batch in batches]
+    order, starts = _in_order({**trajectories, "sources": np.repeat(sources, counts)})
+    stops = np.cumsum(trajectories["lengths"], dtype=np.int64)[order]
     ends = {name: column[order] for name, column in trajectories.items()}
-    finals = layout.encode_columns(ends, "next_obs_")
-    finals.vectors[ends["terminated"]] = 0.0  # not used; diverged simulators return NaN there
+    where = rows_between(stops - ends["lengths"], stops)
+    rows = {name: column[where] for name, column in _joined([batch.rows for batch in batches]).items()}
     drawn = rows.get("continuous_actions", np.empty((len(where), 0), np.float32))
     return Demonstrations(
         spec,
-        layout.encode_columns(rows),
-        finals,
-        environment_actions(actions, drawn, squashed),
+        tuple(rows[column.name] for column in observation_columns(spec)),
+        tuple(ends[column.name] for column in observation_columns(spec, "next_obs_")),
+        environment_actions(spec.actions, drawn, squashed),
         rows.get("discrete_actions", np.empty((len(where), 0))).astype(np.int64),
         rows["rewards"],
-        lengths[order],
+        ends["lengths"].astype(np.int64),
         ends["terminated"],
         starts,
         rows.get("action_masks"),
@@ -188,12 +170,3 @@ def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDA
     same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
     starts[1:] = ~same | ended[:-1] | ~learning[:-1]
     return order[learning], starts[learning]
-
-
-def _rows_of(lengths: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row indices of concatenated trajectories after the trajectories are put into this order."""
-    chosen = lengths[order]
-    firsts = (np.cumsum(lengths) - lengths)[order]
-    before = np.cumsum(chosen) - chosen
-    rows: NDArray[np.int64] = np.repeat(firsts - before, chosen) + np.arange(int(chosen.sum()))
-    return rows

@@ -21,7 +21,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.images import pixels
 from headrace.stages.policy.network.layers import Inputs, linear
-from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.imitation.loading import load_demonstrations
 from headrace.stages.trainer.intake import Transitions
@@ -62,7 +62,8 @@ class GAIL(NetworkSignal):
         self._use_actions = settings.use_actions
         self._beta = 0.0
         self._steps = len(demonstrations)
-        self._expert = Inputs.from_encoded(_writable(demonstrations.observations), context.device)
+        observed = ObservationLayout(context.spec).encode(demonstrations.observations)
+        self._expert = Inputs.from_encoded(observed, context.device)
         self._expert_extra = self._extra(
             torch.tensor(demonstrations.continuous, device=context.device),
             torch.tensor(demonstrations.choices, device=context.device),
@@ -70,7 +71,7 @@ class GAIL(NetworkSignal):
         )
         if self.normalizer is not None:
             # The demonstrations never change, so one update covers all of them, and the normaliser never shifts.
-            self.normalizer.update(demonstrations.observations.vectors)
+            self.normalizer.update(observed.vectors)
 
     def build(self, settings: GAILSettings) -> Discriminator:
         """Make the discriminator."""
@@ -198,12 +199,6 @@ def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype
     rows = np.zeros(len(demonstrations), np.float32)
     rows[np.cumsum(demonstrations.lengths)[demonstrations.terminated] - 1] = 1.0
     return rows
-
-
-def _writable(encoded: EncodedObservations) -> EncodedObservations:
-    """Return the observations as writable arrays, whose memory tensors can share. Files' arrays may be read-only."""
-    vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
-    return EncodedObservations(vectors, tuple(others))
 
 
 # The discriminator between demonstrated steps and the agent's, its gradient penalty, and its bottleneck.

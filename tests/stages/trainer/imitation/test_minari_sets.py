@@ -32,8 +32,8 @@ def of(action_space, episodes, observed=OBSERVED):
 
 def test_an_episode_has_one_observation_more_than_steps():
     found = of(spaces.Discrete(3), [episode([0, 2]), episode([1], terminated=True)])
-    assert found.observations.vectors.tolist() == [[0, 1], [2, 3], [0, 1]]
-    assert found.final_observations.vectors.tolist() == [[4, 5], [0, 0]]
+    assert found.observations[0].tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert found.final_observations[0].tolist() == [[4, 5], [2, 3]]
     assert found.lengths.tolist() == [2, 1]
     assert found.terminated.tolist() == [False, True]
     assert found.rewards.tolist() == [0, 1, 0]
