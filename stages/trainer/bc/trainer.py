@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,21 @@ from torch import Tensor
 
 from headrace.config import BCHyperparameters
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
-from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign, policy_layout
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.observations import Normalizer
 from headrace.stages.policy.sampling import ACTION_LIMIT
-from headrace.stages.trainer.adam import Adam, flushed_denormals
+from headrace.stages.trainer.adam import flushed_denormals
 from headrace.stages.trainer.bc.example_buffer import ExampleBuffer
-from headrace.stages.trainer.imitation.cloning import Examples, ImitationBatch, log_likelihood, split_logits
+from headrace.stages.trainer.imitation.cloning import (
+    ClonedActor,
+    Examples,
+    ImitationBatch,
+    ImitationUpdate,
+    log_likelihood,
+    split_logits,
+)
 from headrace.stages.trainer.intake import ObservationPreprocessor, policy_design
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
@@ -97,7 +101,6 @@ class BCTrainer(Trainer):
         learned = self._intake.encode(to_learn, self.step)[0]
         self._held_out.add(to_evaluate, evaluated)
         self._examples.add(to_learn, learned)
-        self._held_out.forget(keep=h.buffer_size)
         self.step += batch.num_rows
         self._waiting += batch.num_rows
 
@@ -113,21 +116,23 @@ class BCTrainer(Trainer):
             NotFiniteError: if a loss or a weight becomes NaN or infinite; everything is then restored.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
-        learning_rate = self._learning_rate()
+        schedule = Schedule(
+            h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, self.context.settings.max_steps
+        )
+        learning_rate = schedule.at(self.step)
         report = {"Policy/Learning Rate": learning_rate}
         if len(self._examples):
             examples = self._examples.examples()
-            report["Losses/Cloning Loss"], report["Policy/Gradient Norm"] = self._likelihood.learn(
+            report["Losses/Cloning Loss"] = self._likelihood.learn(
                 examples, normalizer, h.num_epoch, h.batch_size, learning_rate, self._random
             )
-            report["Policy/Training Log Likelihood"] = self._likelihood.evaluate(examples, normalizer).log_likelihood
+            report["Policy/Gradient Norm"] = float(torch.linalg.vector_norm(self._actor.gradients))
+            trained = self._likelihood.evaluate(examples, normalizer)
+            report["Policy/Training Log Likelihood"] = trained["Log Likelihood"]
+        self._held_out.forget(keep=h.buffer_size)
         if len(self._held_out):
-            quality = self._likelihood.evaluate(self._held_out.examples(), normalizer)
-            report["Policy/Held-out Log Likelihood"] = quality.log_likelihood
-            if quality.accuracy is not None:
-                report["Policy/Held-out Accuracy"] = quality.accuracy
-            if quality.error is not None:
-                report["Policy/Held-out Error"] = quality.error
+            evaluated = self._likelihood.evaluate(self._held_out.examples(), normalizer)
+            report |= {f"Policy/Held-out {name}": value for name, value in evaluated.items()}
         self._warn()
         rows, self._waiting = self._waiting, 0
         self._examples.clear()
@@ -148,10 +153,6 @@ class BCTrainer(Trainer):
             "gathered": self._examples.state_dict(),
             "held_out": self._held_out.state_dict(),
         }
-
-    def _learning_rate(self) -> float:
-        h, steps = self._hyperparameters, self.context.settings.max_steps
-        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
         """Set the value, with effect from the next update."""
@@ -194,23 +195,21 @@ class BCTrainer(Trainer):
 
     def _warn(self) -> None:
         """Warn once if episodes should be held out, but either no episode or every episode is held out."""
-        h = self._hyperparameters
-        if self._warned or not h.held_out:
+        share = self._hyperparameters.held_out
+        if self._warned or not share or (len(self._held_out) and len(self._examples)):
             return
-        if not len(self._held_out):
-            self._warned = True
-            log.warning(
-                "%s: hyperparameters.held_out: no episode so far is among the %g %% that are held out, so there are "
-                "no held-out statistics yet; if there are few demonstrations, raise held_out",
-                *(self.context.behavior, 100 * h.held_out),
+        self._warned = True
+        if len(self._held_out):
+            problem = (
+                f"all {self._waiting} steps of this update are held out, so the trainer learned nothing from it; raise "
+                "buffer_size, or lower held_out"
             )
-        elif not len(self._examples):
-            self._warned = True
-            log.warning(
-                "%s: hyperparameters.held_out: all %d steps of this update are held out, so the trainer learned "
-                "nothing from it; raise buffer_size, or lower held_out",
-                *(self.context.behavior, self._waiting),
+        else:
+            problem = (
+                f"no episode so far is among the {100 * share:g} % that are held out, so there are no held-out "
+                "statistics yet; if there are few demonstrations, raise held_out"
             )
+        log.warning("%s: hyperparameters.held_out: %s", self.context.behavior, problem)
 
 
 # The choice of held-out episodes, on which the trainer evaluates but does not learn.
@@ -261,24 +260,8 @@ _ROWS = 4096
 """Number of rows per forward pass of an evaluation. It limits memory use, and the rows fit the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionQuality:
-    """How well a policy predicts an expert's actions, averaged over steps."""
-
-    log_likelihood: float
-    """Log-likelihood, in nats, of a step's joint action under the policy.
-
-    For continuous actions, this is a log density.
-    """
-    accuracy: float | None
-    """Fraction of branches in which the most likely choice matches the expert's choice; None without discrete
-    branches."""
-    error: float | None
-    """Squared error of the mean continuous action, in the environment's form; None without continuous actions."""
-
-
-class MaximumLikelihood:
-    """Trains an actor by maximum likelihood, and owns its optimizer.
+class MaximumLikelihood(ImitationUpdate):
+    """Trains an actor by maximum likelihood; the loss is in nats per step.
 
     Args:
         design: the actor's design; its actions must not be squashed.
@@ -286,11 +269,10 @@ class MaximumLikelihood:
     """
 
     def __init__(self, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> None:
+        super().__init__(ClonedActor.from_actor(design, actor))
         self._design = design
-        self._actor = actor
-        self._adam = Adam(actor.values, actor.gradients)
-        c = design.spec.actions.continuous_size
-        limits = torch.full((c,), ACTION_LIMIT)
+        self._log_sigma = actor.module.log_sigma
+        limits = torch.full((design.spec.actions.continuous_size,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
         """[C] bounds of the environment's actions.
@@ -298,96 +280,44 @@ class MaximumLikelihood:
         Actions are clipped to these bounds, then divided by the finite bounds.
         """
 
-    def learn(
-        self,
-        examples: Examples,
-        normalizer: Normalizer | None,
-        epochs: int,
-        batch_size: int,
-        learning_rate: float,
-        random: np.random.Generator,
-    ) -> tuple[float, float]:
-        """Make `epochs` passes over the examples, each in a new random order.
+    def loss(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
+        """Return the mean negative log-likelihood of the expert's actions."""
+        return -batch.mean(log_likelihood(heads, self._log_sigma, batch, self._design))
 
-        Returns:
-            The mean loss, in nats per step, and the norm of the last gradient.
-
-        Raises:
-            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
-        """
-        actor = self._actor
-        at_a_time = max(1, batch_size // examples.rows.shape[1])
-        losses = []
-        with self._adam.undone_on_failure():
-            for _ in range(epochs):
-                order = random.permutation(len(examples))
-                for which in np.array_split(order, ceil(len(order) / at_a_time)):
-                    batch = examples.batch(which, normalizer, actor.values.device)
-                    loss = -batch.mean(self._log_likelihood(batch)[1])
-                    actor.gradients.zero_()
-                    torch.autograd.backward(loss)
-                    self._adam.step(learning_rate)
-                    if actor.module.log_sigma is not None:
-                        actor.module.log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
-                    losses.append(loss.detach())
-            history = torch.stack(losses)
-            if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
-                raise NotFiniteError(
-                    f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights from before the "
-                    "update are kept. A lower learning_rate often helps"
-                )
-        return float(history.mean()), float(torch.linalg.vector_norm(actor.gradients))
+    def step(self, learning_rate: float) -> None:
+        """Change the parameters by their gradients, and keep log σ above its floor."""
+        super().step(learning_rate)
+        if self._log_sigma is not None:
+            self._log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
 
     @torch.no_grad()
-    def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> PredictionQuality:
-        """Evaluate the policy's predictions on the examples; at least one example is required."""
+    def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> dict[str, float]:
+        """Return measures of how well the policy predicts at least one example, averaged over steps.
+
+        `Log Likelihood`, in nats, is that of a step's joint action; for continuous actions, it is a log density. With
+        discrete branches, `Accuracy` is the fraction of branches in which the most likely choice matches the expert's.
+        With continuous actions, `Error` is the squared error of the mean action, in the environment's form.
+        """
         at_a_time = max(1, _ROWS // examples.rows.shape[1])
-        sums, steps = torch.zeros(3, dtype=torch.float64), 0
+        sums, steps = dict[str, float](), 0
         for start in range(0, len(examples), at_a_time):
             which = slice(start, start + at_a_time)
             batch = examples.batch(which, normalizer, self._actor.values.device)
-            heads, likelihood = self._log_likelihood(batch)
-            per_step = (likelihood, self._hits(heads, batch), self._error(heads, batch))
+            heads = self._actor.forward(batch.inputs)
+            measures = {"Log Likelihood": log_likelihood(heads, self._log_sigma, batch, self._design)}
+            if branches := split_logits(heads, batch, self._design):
+                best = torch.stack([logits.argmax(dim=1) for logits in branches], dim=1)
+                measures["Accuracy"] = (best == batch.choices).float().mean(dim=1)
+            if len(self._limits):
+                measures["Error"] = self._errors(heads, batch)
             count = int(examples.real[which].sum())
-            sums += torch.stack([batch.mean(measure) for measure in per_step]).cpu().double() * count
             steps += count
-        log_likelihood, accuracy, error = (sums / steps).tolist()
-        actions = self._design.spec.actions
-        return PredictionQuality(
-            log_likelihood,
-            accuracy if actions.discrete_branches else None,
-            error if actions.continuous_size else None,
-        )
+            for name, measure in measures.items():
+                sums[name] = sums.get(name, 0.0) + float(batch.mean(measure)) * count
+        return {name: total / steps for name, total in sums.items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return Adam's step count, and its moments keyed by parameter name."""
-        return self._adam.state_dict(self._actor.named_views)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
-        self._adam.load_state_dict(self._actor.named_views, state)
-
-    def _log_likelihood(self, batch: ImitationBatch) -> tuple[Tensor, Tensor]:
-        """Return head outputs [B, H] and log-probabilities [B]."""
-        heads, _ = self._actor.module(batch.inputs)
-        return heads, log_likelihood(heads, self._actor.module.log_sigma, batch, self._design)
-
-    def _hits(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """Return the fraction of branches [B] in which the most likely choice matches the expert's."""
-        branches = split_logits(heads, batch, self._design)
-        if not branches:
-            return torch.zeros(len(heads), device=heads.device)
-        best = torch.stack([logits.argmax(dim=1) for logits in branches], dim=1)
-        return (best == batch.choices).float().mean(dim=1)
-
-    def _error(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
+    def _errors(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
         """Return the squared error [B] of the actions that the environment receives, averaged over dimensions."""
-        if not len(self._limits):
-            return torch.zeros(len(heads), device=heads.device)
         scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)
         given = [
             torch.clamp(actions, -self._limits, self._limits) / scale

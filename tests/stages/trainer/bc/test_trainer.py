@@ -39,6 +39,7 @@ def test_an_expert_is_imitated_and_the_accuracy_is_reported(make_trainer, make_b
         assert statistics.last(name) > statistics.values[name][0] + 1
     assert statistics.last("Losses/Cloning Loss") < statistics.values["Losses/Cloning Loss"][0]
     assert statistics.last("Policy/Learning Rate") == 3e-2
+    assert statistics.last("Policy/Gradient Norm") > 0
     policy = make_policy(design_of(trainer.context.spec, trainer.context.settings))
     policy.load(trainer.policy())
     fresh = make_batch([200], seed=9)
