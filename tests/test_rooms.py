@@ -120,7 +120,7 @@ HEAVY_ALLOWED = {
         "stages/policy/onnx/actor.py",
         "stages/policy/onnx/layers.py",
         "stages/trainer/adam.py",
-        "stages/trainer/bc/trainer.py",
+        "stages/trainer/bc.py",
         "stages/trainer/fast/",
         "stages/trainer/imitation/cloning.py",
         "stages/trainer/intake.py",

@@ -12,7 +12,7 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import ActorNetwork, FlatParameters, seeded
 from headrace.stages.policy.observations import EncodedObservations
-from headrace.stages.trainer.bc.trainer import LOG_SIGMA_FLOOR, MaximumLikelihood
+from headrace.stages.trainer.bc import LOG_SIGMA_FLOOR, MaximumLikelihood
 from headrace.stages.trainer.imitation.cloning import Examples
 from headrace.stages.trainer.protocol import new_random
 

@@ -10,7 +10,7 @@ from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy import make_policy
 from headrace.stages.policy.design import design_of
-from headrace.stages.trainer.bc.trainer import held_out
+from headrace.stages.trainer.bc import held_out
 
 DISCRETE = ActionSpec(0, (3,))
 MEMORY = {"memory": {"sequence_length": 5, "memory_size": 8}}
