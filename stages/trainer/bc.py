@@ -19,6 +19,7 @@ from torch import Tensor
 from headrace.config import BCHyperparameters
 from headrace.queues.columns import Column
 from headrace.queues.messages import Array, PolicyUpdate, TrajectoryBatch
+from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign, policy_layout
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
@@ -34,7 +35,6 @@ from headrace.stages.trainer.imitation.cloning import (
     split_logits,
 )
 from headrace.stages.trainer.intake import ObservationPreprocessor, drawn_actions, policy_design
-from headrace.stages.trainer.on_policy.rollout import ColumnTable
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
     Schedule,
@@ -237,12 +237,14 @@ class ExampleBuffer:
             columns.append(Column("masks", "bool", (self._actions.mask_size,)))
         if design.memory_size:
             columns.append(Column("previous", "float32", (design.previous_action_size,)))
-        self._rows = ColumnTable(columns, 0)
-        self._trajectories = ColumnTable([Column("lengths", "int64")], 0)
+        self._empty = {column.name: np.empty((0, *column.shape), column.dtype) for column in columns}
+        self._parts = [self._empty]
+        """The columns of each batch."""
+        self._lengths = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         """Return the number of steps in the buffer."""
-        return len(self._rows)
+        return int(self._lengths.sum())
 
     def add(self, batch: TrajectoryBatch, observations: EncodedObservations) -> None:
         """Add copies of a batch and its encoded observations."""
@@ -259,27 +261,24 @@ class ExampleBuffer:
             rows["previous"] = np.roll(features, 1, axis=0)
             before = self._received(batch.trajectories, batch.num_trajectories, "previous_")
             rows["previous"][np.cumsum(batch.lengths) - batch.lengths] = action_features(self._actions, *before)
-        self._rows.append(rows)
-        self._trajectories.append({"lengths": batch.lengths})
+        self._append(rows, batch.lengths)
 
     def forget(self, keep: int) -> None:
         """Drop the oldest trajectories, as long as at least `keep` steps remain."""
-        lengths = self._trajectories["lengths"]
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(self._lengths)
         dropped = int((len(self) - ends >= keep).sum())
         if dropped:
-            first, columns = int(ends[dropped - 1]), self._rows.columns()
-            columns = {name: column[first:].copy() for name, column in columns.items()}
-            self.load_state_dict({"columns": columns, "lengths": lengths[dropped:].copy()})
+            columns, lengths = self._joined(), self._lengths[dropped:]
+            self.clear()
+            self._append({name: column[ends[dropped - 1] :] for name, column in columns.items()}, lengths)
 
     def clear(self) -> None:
         """Remove all trajectories."""
-        self._rows.clear()
-        self._trajectories.clear()
+        self._parts, self._lengths = [self._empty], np.empty(0, np.int64)
 
     def examples(self) -> Examples:
-        """Return all trajectories as examples, which are valid until the next `add`."""
-        columns = self._rows.columns()
+        """Return all trajectories as examples."""
+        columns = self._joined()
         return Examples(
             self._design,
             self._layout.from_columns(columns),
@@ -287,12 +286,12 @@ class ExampleBuffer:
             columns["choices"],
             columns.get("masks"),
             columns.get("previous"),
-            self._trajectories["lengths"],
+            self._lengths,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the columns, and the trajectories' lengths."""
-        return {"columns": self._rows.state_dict(), **self._trajectories.state_dict()}
+        return {"columns": self._joined(), "lengths": self._lengths}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`.
@@ -300,8 +299,22 @@ class ExampleBuffer:
         Raises:
             StageError: if a column is missing or has the wrong shape; the message names it.
         """
-        self._rows.load_state_dict(state["columns"])
-        self._trajectories.load_state_dict(state)
+        columns = state["columns"]
+        for name, empty in self._empty.items():
+            got = np.shape(columns[name])[1:] if name in columns else None
+            if got != empty.shape[1:]:
+                raise StageError(
+                    f"gathered steps: column {name!r}: expected rows of shape {empty.shape[1:]}, got {got}"
+                )
+        self.clear()
+        self._append(columns, np.asarray(state["lengths"]))
+
+    def _append(self, rows: Mapping[str, Array], lengths: Array) -> None:
+        self._parts.append({name: np.array(rows[name], empty.dtype) for name, empty in self._empty.items()})
+        self._lengths = np.append(self._lengths, lengths.astype(np.int64))
+
+    def _joined(self) -> dict[str, Array]:
+        return {name: np.concatenate([part[name] for part in self._parts]) for name in self._empty}
 
     def _received(self, columns: Mapping[str, Array], n: int, prefix: str = "") -> tuple[Array, Array]:
         """Return continuous actions [n, C] as the environment received them, and int64 choices [n, branches]."""

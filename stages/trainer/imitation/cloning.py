@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.config import BehavioralCloningSettings
 from headrace.queues.messages import Array
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
@@ -139,27 +138,31 @@ class BehavioralCloning(ImitationUpdate):
     """Trains an actor to imitate demonstrations, alongside its trainer's own updates.
 
     Args:
-        examples: the demonstrations.
+        context: the trainer's arguments, with `behavioral_cloning` in its settings.
         actor: the actor to train.
-        settings: sizes and schedule of the cloning.
         learning_rate: the trainer's initial learning rate.
         batch_size: the trainer's batch size, used if the settings have no batch size.
         intake: provides the normaliser for the actor's inputs.
         random: the generator that shuffles the examples; the trainer saves its state.
+
+    Raises:
+        StageError: if the demonstrations can't be used; see `load_demonstrations`.
     """
 
     def __init__(
         self,
-        examples: Examples,
+        context: TrainerContext,
         actor: ClonedActor,
-        settings: BehavioralCloningSettings,
         learning_rate: float,
         batch_size: int,
         intake: ObservationPreprocessor,
         random: np.random.Generator,
     ) -> None:
         super().__init__(actor, "behavioral_cloning", "behavioral_cloning.strength")
-        self._examples, self._intake, self._random = examples, intake, random
+        settings = context.settings.behavioral_cloning
+        assert settings is not None, "made only if it is set"
+        demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
+        self._examples, self._intake, self._random = examples_of(demonstrations, actor.design), intake, random
         self._epochs, self._samples = settings.num_epoch or _USUAL_EPOCHS, settings.samples_per_update
         self._batch_size = settings.batch_size or batch_size
         kind, rate = "linear" if settings.steps else "constant", learning_rate * settings.strength
@@ -198,18 +201,10 @@ def make_cloning(
     intake: ObservationPreprocessor,
     random: np.random.Generator,
 ) -> BehavioralCloning | None:
-    """Load the demonstrations and set up cloning; return None if the settings don't request cloning.
-
-    `context` contains the trainer's arguments; see `BehavioralCloning` for the others.
-
-    Raises:
-        StageError: if the demonstrations can't be used; see `load_demonstrations`.
-    """
-    settings = context.settings.behavioral_cloning
-    if settings is None:
+    """Make a `BehavioralCloning`; return None if the settings don't request cloning."""
+    if context.settings.behavioral_cloning is None:
         return None
-    examples = examples_of(load_demonstrations(settings.demo_path, context.spec, context.folder), actor.design)
-    return BehavioralCloning(examples, actor, settings, learning_rate, batch_size, intake, random)
+    return BehavioralCloning(context, actor, learning_rate, batch_size, intake, random)
 
 
 # Examples are an expert's steps, from demonstrations or from a teacher's trajectories, as input to an update. Their
