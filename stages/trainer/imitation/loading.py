@@ -1,48 +1,29 @@
 """Loads the demonstrations at a `demo_path`: finds the files, reads them, and checks their content.
 
-A file's suffix determines its format; to read another format, write a `Reader` and add it to `READERS`.
+A file's suffix determines its format; `formats` has the table of readers.
 """
 
 from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations, checked, joined
-from headrace.stages.trainer.imitation.godot_demos import looks_recorded, read_godot_demos
-from headrace.stages.trainer.imitation.minari_sets import PREFIX, read_minari
-from headrace.stages.trainer.imitation.streams import read_stream, without_doubles
+from headrace.stages.trainer.imitation.formats import (
+    PREFIX,
+    READERS,
+    WITHOUT_SPEC,
+    looks_recorded,
+    read_minari,
+    without_doubles,
+)
 from headrace.startup_context import absolute
 
 log = logging.getLogger(__name__)
-
-Reader = Callable[[Path, str, BehaviorSpec | None], Demonstrations | None]
-"""A function that takes a path, a behaviour name and a spec, and returns the behaviour's steps with the spec that they
-were recorded with; None if there are no steps.
-
-The third argument is the learner's spec, for formats that store no spec or that have several forms of an observation.
-It is None without an environment.
-
-The caller checks spec and numbers. A reader raises StageError or StreamError if the file is broken or has a different
-format."""
-
-
-def _read_unity_demo(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    from headrace.stages.trainer.imitation import unity_demos  # few learners need protobuf and Unity's formats
-
-    return unity_demos.read_unity_demo(path, behavior, spec)
-
-
-READERS: dict[str, Reader] = {".demo": _read_unity_demo, ".stream": read_stream, ".json": read_godot_demos}
-"""The reader for each file suffix."""
-
-WITHOUT_SPEC = frozenset({".json"})
-"""Suffixes of files that don't store observation and action spaces, which the environment must then provide."""
 
 
 def load_demonstrations(path: str, wanted: BehaviorSpec | str, folder: Path | None = None) -> Demonstrations:

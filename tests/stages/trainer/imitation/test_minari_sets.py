@@ -10,7 +10,7 @@ from gymnasium import spaces
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_demonstrations
-from headrace.stages.trainer.imitation.minari_sets import demonstrations_of
+from headrace.stages.trainer.imitation.formats import demonstrations_of
 
 OBSERVED = spaces.Box(-np.inf, np.inf, (2,))
 
