@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,18 +72,12 @@ def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
     if any(part.masks is not None for part in parts):
         size = parts[0].spec.actions.mask_size
         masks = np.concatenate([np.ones((len(p), size), np.bool_) if p.masks is None else p.masks for p in parts])
-    return Demonstrations(
-        parts[0].spec,
-        tuple(map(np.concatenate, zip(*(part.observations for part in parts), strict=True))),
-        tuple(map(np.concatenate, zip(*(part.final_observations for part in parts), strict=True))),
-        np.concatenate([part.continuous for part in parts]),
-        np.concatenate([part.choices for part in parts]),
-        np.concatenate([part.rewards for part in parts]),
-        np.concatenate([part.lengths for part in parts]),
-        np.concatenate([part.terminated for part in parts]),
-        np.concatenate([part.starts_episode for part in parts]),
-        masks,
-    )
+    columns: dict[str, Any] = {}
+    for name in ("continuous", "choices", "rewards", "lengths", "terminated", "starts_episode"):
+        columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    for name in ("observations", "final_observations"):
+        columns[name] = tuple(map(np.concatenate, zip(*(getattr(part, name) for part in parts), strict=True)))
+    return replace(parts[0], masks=masks, **columns)
 
 
 def rows_between(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:

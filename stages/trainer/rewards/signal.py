@@ -100,14 +100,10 @@ class RewardSignal(ABC):
         if not finite.all():
             raise NotFiniteError(
                 f"{self.where}: the reward of {int((~finite).sum())} of {total} steps is NaN or infinite; the first "
-                f"is {out[~finite][0]}{self.remedy}"
+                f"is {out[~finite][0]}; see {type(self).__name__}.compute, or look for NaN in weights and very large "
+                "observations (network_settings.normalize scales them)"
             )
         return out
-
-    @property
-    def remedy(self) -> str:
-        """Advice on how to fix non-finite rewards, for the end of the error message."""
-        return f"; see {type(self).__name__}.compute"
 
     def observe(self, vectors: Array) -> None:  # noqa: B027  # a signal may normalise nothing
         """Update the signal's normaliser, if any, with the vector observations [n, V] of new steps.
@@ -153,7 +149,7 @@ def make_signals(context: TrainerContext) -> list[RewardSignal]:
         LoadError: if a custom class can't be imported, is not a RewardSignal, does not accept its arguments, or raises
             an exception.
     """
-    return [_make_signal(name, context, _seed(context.seed, name)) for name in context.settings.signals]
+    return [_make_signal(name, context) for name in context.settings.signals]
 
 
 def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:
@@ -179,7 +175,9 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
     return signal_class
 
 
-def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
+def _make_signal(name: str, context: TrainerContext) -> RewardSignal:
+    # A separate seed, so the signal's networks don't start as copies of the trainer's or another signal's.
+    seed = int(np.random.SeedSequence([context.seed, crc32(name.encode())]).generate_state(1, np.uint64)[0])
     settings, reference = context.settings.signals[name], context.settings.reward_signals.class_of(name)
     if not isinstance(settings, OwnSignalSettings):
         built_in: RewardSignal = load_attribute(reference, None, "reward signal")(name, settings, context, seed)
@@ -190,11 +188,6 @@ def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
         made = partial(signal_class, name, settings, context, seed)
         signal: RewardSignal = construct(dotted(path), reference, made, settings.with_)
     return signal
-
-
-def _seed(base: int, name: str) -> int:
-    """Return a separate seed, so the signal's networks don't start as copies of the trainer's or another signal's."""
-    return int(np.random.SeedSequence([base, crc32(name.encode())]).generate_state(1, np.uint64)[0])
 
 
 # Reward signals with a network: their design, normaliser, optimizer and state.
@@ -236,13 +229,6 @@ class NetworkSignal(RewardSignal, Generic[Module]):
     @abstractmethod
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the scalar loss to minimise, and the scalars to report, keyed by statistic name."""
-
-    @property
-    def remedy(self) -> str:
-        """Advice on how to fix non-finite rewards, for the end of the error message."""
-        return (
-            f"; look for NaN in its weights and for very large observations ({self.design.key}.normalize scales them)"
-        )
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
         """Take a gradient step on a minibatch; return losses, keyed by statistic name.

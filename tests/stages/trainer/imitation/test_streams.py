@@ -8,7 +8,7 @@ import pytest
 from imitation_spec import SPEC
 
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation.formats import read_stream
+from headrace.stages.trainer.imitation.loading import read_stream
 
 
 def test_an_episode_in_pieces_is_put_together_whatever_else_was_recorded_in_between(record, expert):
