@@ -68,12 +68,11 @@ class BCTrainer(Trainer):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
-        self._design = policy_design(context)
-        self._layout = policy_layout(self._design)
+        design = policy_design(context)
+        self._layout = policy_layout(design)
         self._random = new_random(context.seed)
         # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
-        design = self._design
         self._intake = ObservationPreprocessor(spec, settings.network_settings.normalize)
         self._held_out_intake = ObservationPreprocessor(spec, normalize=False)
         """Encodes the held-out episodes, which must not affect the normaliser."""
@@ -117,10 +116,8 @@ class BCTrainer(Trainer):
             NotFiniteError: if a loss or a weight becomes NaN or infinite; everything is then restored.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
-        schedule = Schedule(
-            h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, self.context.settings.max_steps
-        )
-        learning_rate = schedule.at(self.step)
+        steps = self.context.settings.max_steps
+        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
         report = {"Policy/Learning Rate": learning_rate}
         if len(self._examples):
             examples = self._examples.examples()
@@ -196,21 +193,14 @@ class BCTrainer(Trainer):
 
     def _warn(self) -> None:
         """Warn once if episodes should be held out, but either no episode or every episode is held out."""
-        share = self._hyperparameters.held_out
-        if self._warned or not share or (len(self._held_out) and len(self._examples)):
-            return
-        self._warned = True
-        if len(self._held_out):
-            problem = (
-                f"all {self._waiting} steps of this update are held out, so the trainer learned nothing from it; raise "
-                "buffer_size, or lower held_out"
+        share, held, learned = self._hyperparameters.held_out, len(self._held_out), len(self._examples)
+        if share and not self._warned and not (held and learned):
+            self._warned = True
+            log.warning(
+                "%s: hyperparameters.held_out: %d steps are held out, and %d are left to learn from; change held_out, "
+                "which is %g, or raise buffer_size or the number of demonstrations",
+                *(self.context.behavior, held, learned, share),
             )
-        else:
-            problem = (
-                f"no episode so far is among the {100 * share:g} % that are held out, so there are no held-out "
-                "statistics yet; if there are few demonstrations, raise held_out"
-            )
-        log.warning("%s: hyperparameters.held_out: %s", self.context.behavior, problem)
 
 
 # The expert's steps, for training or evaluation: encoded, and with actions in the learner's form.
@@ -385,10 +375,7 @@ class MaximumLikelihood(ImitationUpdate):
         limits = torch.full((design.spec.actions.continuous_size,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] bounds of the environment's actions.
-
-        Actions are clipped to these bounds, then divided by the finite bounds.
-        """
+        self._scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)
 
     def loss(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
         """Return the mean negative log-likelihood of the expert's actions."""
@@ -412,25 +399,21 @@ class MaximumLikelihood(ImitationUpdate):
         sums, steps = dict[str, float](), 0
         for start in range(0, len(examples), at_a_time):
             which = slice(start, start + at_a_time)
-            batch = examples.batch(which, normalizer, self._actor.values.device)
+            batch = examples.batch(which, normalizer, self._limits.device)
             heads = self._actor.forward(batch.inputs)
             measures = {"Log Likelihood": log_likelihood(heads, self._log_sigma, batch, self._design)}
             if branches := split_logits(heads, batch, self._design):
                 best = torch.stack([logits.argmax(dim=1) for logits in branches], dim=1)
                 measures["Accuracy"] = (best == batch.choices).float().mean(dim=1)
             if len(self._limits):
-                measures["Error"] = self._errors(heads, batch)
+                errors = self._received(heads[:, : len(self._limits)]) - self._received(batch.continuous)
+                measures["Error"] = errors.square().mean(dim=1)
             count = int(examples.real[which].sum())
             steps += count
             for name, measure in measures.items():
                 sums[name] = sums.get(name, 0.0) + float(batch.mean(measure)) * count
         return {name: total / steps for name, total in sums.items()}
 
-    def _errors(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """Return the squared error [B] of the actions that the environment receives, averaged over dimensions."""
-        scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)
-        given = [
-            torch.clamp(actions, -self._limits, self._limits) / scale
-            for actions in (heads[:, : len(self._limits)], batch.continuous)
-        ]
-        return (given[0] - given[1]).square().mean(dim=1)
+    def _received(self, actions: Tensor) -> Tensor:
+        """Return drawn actions [B, C] in the form that the environment receives."""
+        return torch.clamp(actions, -self._limits, self._limits) / self._scale

@@ -21,7 +21,7 @@ from headrace.queues.messages import Array
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork
-from headrace.stages.policy.network.flat_parameters import FlatParameters
+from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.policy.sampling import action_features, first_action_features, policy_actions
@@ -36,26 +36,21 @@ _USUAL_EPOCHS = 3
 
 @dataclass(frozen=True)
 class ClonedActor:
-    """The acting part of a trainer's network, to be trained by cloning.
-
-    `values` may also contain parameters of other networks: for PPO, the critic's parameters. Parameters that do not
-    affect the loss get no gradient, so Adam does not change them.
-    """
+    """The acting part of a trainer's network, to be trained by cloning."""
 
     design: PolicyDesign
     forward: Callable[[Inputs], Tensor]
     """Computes head outputs [B, H]. With memory, the inputs are sequences and their initial memories."""
-    values: Tensor
-    """All parameters as one vector, changed in place."""
-    gradients: Tensor
-    """Gradients of `values`. The backward pass adds to them, and cloning zeros them afterwards."""
-    named_views: Callable[[Tensor], dict[str, Tensor]]
-    """Splits a vector of the same length as `values` into views, keyed by parameter name."""
+    network: FlatVectors
+    """The parameters, changed in place, and their gradients, which a trainer finds zeroed after cloning.
+
+    They may include a critic's. Parameters that do not affect the loss get no gradient, so Adam does not change them.
+    """
 
     @classmethod
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
-        """Make a `ClonedActor` from SAC's actor, which is a separate network."""
-        return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
+        """Make a `ClonedActor` from an actor that is a separate network."""
+        return cls(design, lambda inputs: actor.module(inputs)[0], actor)
 
 
 class ImitationUpdate(ABC):
@@ -69,7 +64,7 @@ class ImitationUpdate(ABC):
 
     def __init__(self, actor: ClonedActor, optimizer: str = "optimizer", rate: str = "learning_rate") -> None:
         self._actor = actor
-        self._adam = Adam(actor.values, actor.gradients)
+        self._adam = Adam(actor.network.values, actor.network.gradients)
         self._optimizer, self._rate = optimizer, rate
 
     @abstractmethod
@@ -98,7 +93,7 @@ class ImitationUpdate(ABC):
         Raises:
             NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
         """
-        actor, losses = self._actor, []
+        network, losses = self._actor.network, []
         # Counted in sequences, which may include padding; without memory, a sequence is a single step.
         length = examples.rows.shape[1]
         per_pass = min(max(1, samples // length), len(examples)) if samples else len(examples)
@@ -107,23 +102,23 @@ class ImitationUpdate(ABC):
             for _ in range(epochs):
                 order = random.permutation(len(examples))[:per_pass]
                 for which in np.array_split(order, batches):
-                    batch = examples.batch(which, normalizer, actor.values.device)
-                    loss = self.loss(actor.forward(batch.inputs), batch)
-                    actor.gradients.zero_()
+                    batch = examples.batch(which, normalizer, network.values.device)
+                    loss = self.loss(self._actor.forward(batch.inputs), batch)
+                    network.gradients.zero_()
                     torch.autograd.backward(loss)
                     self.step(learning_rate)
                     losses.append(loss.detach())
             history = torch.stack(losses)
-            if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
+            if not bool(torch.isfinite(history).all() & torch.isfinite(network.values).all()):
                 raise NotFiniteError(
-                    f"{actor.design.spec.name}: a loss or a weight became NaN or infinite; the weights from before "
-                    f"this update are kept. A lower {self._rate} often helps"
+                    f"{self._actor.design.spec.name}: a loss or a weight became NaN or infinite; the weights from "
+                    f"before this update are kept. A lower {self._rate} often helps"
                 )
         return float(history.mean())
 
     def state_dict(self) -> dict[str, Any]:
         """Return Adam's step count, and its moments keyed by parameter name."""
-        return self._adam.state_dict(self._actor.named_views)
+        return self._adam.state_dict(self._actor.network.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`.
@@ -131,7 +126,7 @@ class ImitationUpdate(ABC):
         Raises:
             StageError: if a tensor does not fit; the message names it.
         """
-        self._adam.load_state_dict(self._actor.named_views, state, self._optimizer)
+        self._adam.load_state_dict(self._actor.network.named_views, state, self._optimizer)
 
 
 class BehavioralCloning(ImitationUpdate):
@@ -189,7 +184,7 @@ class BehavioralCloning(ImitationUpdate):
             return {}
         sizes = self._epochs, self._batch_size
         loss = self.learn(self._examples, self._intake.normalizer, *sizes, rate, self._random, self._samples)
-        self._actor.gradients.zero_()
+        self._actor.network.gradients.zero_()
         return {"Losses/Pretraining Loss": loss}
 
 

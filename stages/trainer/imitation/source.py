@@ -139,7 +139,7 @@ def _packed(
 
 class _Feeder:
     def __init__(self, demonstrations: Demonstrations) -> None:
-        actions = demonstrations.spec.actions
+        spec, actions, n = demonstrations.spec, demonstrations.spec.actions, len(demonstrations)
         self._demonstrations = demonstrations
         self._made = 0
         self._lengths, self._starts = demonstrations.episode_lengths, demonstrations.episode_starts
@@ -149,30 +149,24 @@ class _Feeder:
             self._actions["continuous_actions"] = policy_actions(actions, demonstrations.continuous, squashed=False)
         if actions.discrete_branches:
             self._actions["discrete_actions"] = demonstrations.choices.astype(np.int32)
+        self._rows = {f"obs_{index}": array for index, array in enumerate(demonstrations.observations)}
+        self._rows |= {**self._actions, "rewards": demonstrations.rewards}
+        self._rows["log_probs"] = np.zeros((n, actions.log_prob_size), np.float32)  # unknown
+        if actions.masked:
+            masks = demonstrations.masks
+            self._rows["action_masks"] = np.ones((n, actions.mask_size), np.bool_) if masks is None else masks
+        if spec.action_repeat:
+            self._rows["env_frames"] = np.ones(n, np.int32)  # unknown
 
     def batch(self, pieces: list[tuple[int, int, int]]) -> TrajectoryBatch:
         """Return a batch like those of the agent processor, as if one agent had played all episodes."""
         episodes, starts, stops = np.array(pieces, np.int64).T
         first = self._starts[episodes]
-        rows = self._row_columns(rows_between(first + starts, first + stops))
+        which = rows_between(first + starts, first + stops)
+        rows = {name: column[which] for name, column in self._rows.items()}
         trajectories = self._trajectory_columns(episodes, starts, stops)
         self._made += len(pieces)
         return TrajectoryBatch(self._demonstrations.spec.behavior_id, 0, rows, trajectories)
-
-    def _row_columns(self, rows: NDArray[np.int64]) -> dict[str, Array]:
-        demonstrations, actions = self._demonstrations, self._demonstrations.spec.actions
-        columns = {f"obs_{index}": array[rows] for index, array in enumerate(demonstrations.observations)}
-        columns |= {name: array[rows] for name, array in self._actions.items()}
-        columns["log_probs"] = np.zeros((len(rows), actions.log_prob_size), np.float32)  # unknown
-        if actions.masked:
-            masks = demonstrations.masks
-            columns["action_masks"] = (
-                np.ones((len(rows), actions.mask_size), np.bool_) if masks is None else masks[rows]
-            )
-        columns["rewards"] = demonstrations.rewards[rows]
-        if demonstrations.spec.action_repeat:
-            columns["env_frames"] = np.ones(len(rows), np.int32)  # unknown
-        return columns
 
     def _trajectory_columns(
         self, episodes: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from headrace.config import GAILSettings
 from headrace.queues.messages import Array
-from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.images import pixels
@@ -108,8 +107,6 @@ class GAIL(NetworkSignal[Discriminator]):
         if demonstrations is None:
             demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
         super().__init__(name, settings, context, seed)
-        if not len(demonstrations):
-            raise StageError(f"{self.where}: the demonstrations ({settings.demo_path}) contain no steps; record some")
         self._use_actions = settings.use_actions
         self._beta = 0.0
         self._steps = len(demonstrations)

@@ -41,9 +41,7 @@ class Pupil:
             self.actor = ClonedActor.from_actor(self.design, flat)
         else:
             both = self.network = make_actor_critic(self.design, 1, False, self.random)
-            self.actor = ClonedActor(
-                self.design, lambda inputs: both(inputs)[0], both.values, both.gradients, both.named_views
-            )
+            self.actor = ClonedActor(self.design, lambda inputs: both(inputs)[0], both)
         self.intake = ObservationPreprocessor(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
         self.cloning = make_cloning(context, self.actor, rate, 32, self.intake, self.random)

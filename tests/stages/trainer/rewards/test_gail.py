@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.errors import StageError
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.rewards.gail import discrimination_loss, imitation_rewards
@@ -221,10 +220,3 @@ def test_the_normaliser_uses_only_the_demonstrations(make_spec, make_signal, mak
     d = WrittenOut(signal).probability(np.zeros((1, 3)))
     rewards = signal.rewards(make_transitions(spec, 1, inputs=at_mean))
     np.testing.assert_allclose(rewards, -np.log(1.0 - d), rtol=1e-3)
-
-
-def test_no_demonstrations_are_refused(make_spec, make_signal, make_demonstrations):
-    spec = make_spec()
-    empty = replace(make_demonstrations(spec), rewards=np.zeros(0, np.float32))
-    with pytest.raises(StageError, match="Test: reward signal gail: the demonstrations .demos. contain no steps"):
-        make_signal("gail", spec, demonstrations=empty)
