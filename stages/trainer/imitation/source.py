@@ -47,8 +47,7 @@ class DemonstrationSource(Source[Message]):
         self._folder = folder
         self._seen = seen or {}
         self.specs: Mapping[str, BehaviorSpec] = {}
-        self._demonstrations: list[Demonstrations] = []
-        self._seed = 0
+        self._feeds: list[Iterator[TrajectoryBatch]] = []
         self._stopping = False
         self.behavior_specs: dict[str, BehaviorSpec] = {}
         """Specs keyed by behaviour id; complete after `start`."""
@@ -60,22 +59,19 @@ class DemonstrationSource(Source[Message]):
             StageError: if there are no demonstrations, or the behaviour can't learn from them.
             StreamError: if a `.stream` file is not a stream file.
         """
-        self._seed = context.seed
-        self._demonstrations = [
+        demonstrations = [
             load_demonstrations(path, self.specs.get(name, name), self._folder) for name, path in self._paths.items()
         ]
-        self.behavior_specs = {each.spec.behavior_id: each.spec for each in self._demonstrations}
+        self.behavior_specs = {each.spec.behavior_id: each.spec for each in demonstrations}
+        self._feeds = [
+            demonstration_batches(each, self._rows_per_batch, context.seed, self._seen.get(each.spec.name, 0))
+            for each in demonstrations
+        ]
 
     async def produce(self) -> AsyncIterator[Message]:
         """Yield batches until stopped; yield nothing if there are no demonstrations."""
-        feeds = [
-            demonstration_batches(
-                demonstrations, self._rows_per_batch, self._seed, self._seen.get(demonstrations.spec.name, 0)
-            )
-            for demonstrations in self._demonstrations
-        ]
-        while feeds:
-            for feed in feeds:
+        while self._feeds:
+            for feed in self._feeds:
                 if self._stopping:
                     return
                 yield next(feed)
