@@ -61,7 +61,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy import design_of, policy_layout
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
-from headrace.stages.trainer.imitation.streams import read_stream
+from headrace.stages.trainer.imitation.loading import read_stream
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo
 from headrace.stages.trainer.replay.replay_memory import ReplayFileError, read_replay, write_replay
 

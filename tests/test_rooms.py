@@ -122,7 +122,7 @@ HEAVY_ALLOWED = {
         "stages/policy/onnx/export.py",
         "stages/policy/onnx/model.py",
         "stages/trainer/adam.py",
-        "stages/trainer/bc/trainer.py",
+        "stages/trainer/bc.py",
         "stages/trainer/fast/",
         "stages/trainer/imitation/cloning.py",
         "stages/trainer/intake.py",

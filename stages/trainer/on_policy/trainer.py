@@ -135,7 +135,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
         self._network = network
-        actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
+        actor = ClonedActor(self._design, self._update.heads, network)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)

@@ -86,7 +86,7 @@ def test_signals_learn_once_from_each_minibatch():
     trainer = made(hyperparameters={"batch_size": 8, "num_epoch": 3})
     trainer.add(experience(SPEC, [20, 12]))
     trainer.learn()
-    assert trainer.signal("rnd").network.updates == 3 * 4
+    assert trainer.signal("rnd").updates == 3 * 4
 
 
 def test_signals_of_a_policy_with_memory_learn_from_no_padding():
