@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import sqrt
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import FROM_UNITS, PolicyDesign
 from headrace.stages.policy.network.body import LOGITS_GAIN, MU_GAIN, ActorNetwork, NetworkBody, without_normalizer
-from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
+from headrace.stages.policy.network.flat_parameters import FlatVectors, seeded, write_named
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import (
     ACTION_GAIN,
@@ -63,21 +63,41 @@ def _head(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
 
 
 class TrainedActor(FlatVectors):
-    """An actor, and other parts that are trained with it; all parameters are in one flat vector."""
+    """An actor, and other parts that are trained with it; all parameters are in one flat vector.
 
-    acting_views: Mapping[str, Tensor]
-    """Views of the actor's parameters, without the normaliser's, keyed by their names in `PolicyUpdate.layout`."""
-    log_sigma: Tensor | None
-    """[C] log standard deviation of continuous actions, shared by all states; None if it depends on the state."""
-    squashed: bool
-    """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
-    shared: bool
-    """Whether all parts share a body."""
+    Args:
+        parameters: leaf tensors keyed by name, which become views into `values`.
+        log_sigma: see the attribute.
+        squashed: see the attribute.
+        shared: see the attribute.
+
+    Attributes:
+        acting_views: views of the actor's parameters, without the normaliser's, keyed by their names in
+            `PolicyUpdate.layout`.
+        log_sigma: [C] log standard deviation of continuous actions, shared by all states; None if it depends on the
+            state.
+        squashed: whether continuous actions are the tanh of a draw from the heads' Gaussian.
+        shared: whether all parts share a body.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], log_sigma: Tensor | None, squashed: bool, shared: bool
+    ) -> None:
+        super().__init__(parameters)
+        self.acting_views = self._views_of_actor(parameters)
+        self.log_sigma, self.squashed, self.shared = log_sigma, squashed, shared
+
+    def _views_of_actor(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Select the actor's tensors from all `named` ones, as views with names and shapes as in `acting_views`."""
+        raise NotImplementedError
 
     @property
     def acting(self) -> Tensor:
         """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
-        raise NotImplementedError
+        mask = torch.zeros_like(self.values)
+        for view in self._views_of_actor(self.named_views(mask)).values():
+            view.fill_(1.0)
+        return mask
 
     @property
     def parts(self) -> Tensor:
@@ -139,23 +159,16 @@ class ActorCritic(TrainedActor):
         self._activation = _ACTIVATIONS[settings.activation]
         if settings.activation == "tanh" and not accelerated:
             self._activation = torch.tanh
-        self._towers, self.shared = 1 if shared_critic else 2, shared_critic
+        self._towers = 1 if shared_critic else 2
         self.products = HiddenProducts(design.products)
         self._plain = design.products.plain
         initial = _initial_parameters(design, signals, self._towers, random)
-        super().__init__({name: array.shape for name, array in initial.items()}, device)
-        self.parameters = self._leaves()
-        """Leaf tensors keyed by name (`body.<layer>.weight` [T, in, out], …), views into `values`."""
-        self.acting_views = self._acting_views(self.parameters)
-        self.load(initial)
-        layers = range(len(settings.widths))
-        self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
+        leaves = {name: torch.from_numpy(array).to(device).requires_grad_() for name, array in initial.items()}
+        super().__init__(leaves, leaves.get("log_sigma"), False, shared_critic)
+        self._body = [(leaves[f"body.{i}.bias"], leaves[f"body.{i}.weight"]) for i in range(self.layers)]
+        self._action, self._value = [(leaves[f"{head}.bias"], leaves[f"{head}.weight"]) for head in ("action", "value")]
         narrow = accelerated and device == "cpu" and max(settings.widths) < FROM_UNITS
         self._compiles = narrow and compiled.compiles(self.activation, settings.widths, self.values.dtype)
-        self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
-        self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
-        self.log_sigma = self.parameters.get("log_sigma")
-        self.squashed = False
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the action head outputs [B, continuous + choices] (means, logits) and values [B, S] for B rows."""
@@ -177,14 +190,6 @@ class ActorCritic(TrainedActor):
         """Return the values [B, S] for B rows, and None in place of memories."""
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
-    @property
-    def acting(self) -> Tensor:
-        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
-        of_actor = torch.zeros_like(self.values)
-        for view in self._acting_views(self.named_views(of_actor)).values():
-            view.fill_(1.0)
-        return of_actor
-
     def _encoded(self, tower: int, inputs: Inputs) -> Tensor:
         """Return the output of one tower's last hidden layer."""
         x = inputs.vectors
@@ -192,22 +197,15 @@ class ActorCritic(TrainedActor):
             x = self._activation(self.products.stacked(bias[tower], x, weight[tower]))
         return x
 
-    def _acting_views(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _views_of_actor(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return views of the first tower and the action layer, named and shaped as in `design.policy_layout`."""
         views = {}
-        for name, parameter in parameters.items():
+        for name, tensor in named.items():
             if name.startswith("body."):
-                tower = parameter.detach()[0]
+                tower = tensor.detach()[0]
                 views[name] = tower if name.endswith("weight") else tower.view(-1)
             elif not name.startswith("value."):
-                views[name] = parameter.detach()
-        return views
-
-    def _leaves(self) -> dict[str, Tensor]:
-        views, gradients = self.named_views(self.values), self.named_views(self.gradients)
-        for name, view in views.items():
-            view.requires_grad_()
-            view.grad = gradients[name]
+                views[name] = tensor.detach()
         return views
 
 
@@ -291,21 +289,17 @@ class WithActor(nn.Module):
 Trained = TypeVar("Trained", bound=WithActor)
 
 
-class FlatActor(FlatParameters[Trained], TrainedActor):
+class FlatActor(TrainedActor, Generic[Trained]):
     """A `TrainedActor` for a module with an actor and possibly other parts, which may share the actor's body."""
 
     def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
-        super().__init__(module, device)
-        self.log_sigma, self.squashed, self.shared = module.actor.common_log_sigma, module.actor.squashed, shared
-        self.acting_views = module.actor.acting_views(dict(module.actor.named_parameters()))
+        self.module: Trained = module.to(device)
+        actor = module.actor
+        super().__init__(dict(module.named_parameters()), actor.common_log_sigma, actor.squashed, shared)
 
-    @property
-    def acting(self) -> Tensor:
-        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
-        of_actor = torch.zeros_like(self.values)
-        for name, view in self.named_views(of_actor).items():
-            view.fill_(name.startswith("actor."))
-        return of_actor
+    def _views_of_actor(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        own = {name: named[f"actor.{name}"] for name, _ in self.module.actor.named_parameters()}
+        return self.module.actor.acting_views(own)
 
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):

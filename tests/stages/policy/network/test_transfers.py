@@ -73,7 +73,7 @@ def test_networks_states_and_policies_come_from_a_gpu_in_one_transfer():
     spec = BehaviorSpec("Test", (ObservationSpec("o", (6,)),), ActionSpec(2, (3,)))
     network = ActorCritic(PolicyDesign(spec, NetworkSettings()), 1, False, np.random.default_rng(0))
     modular = FlatParameters(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)))
-    for views in (network.parameters, network._acting_views(network.parameters), modular.parameters):
+    for views in (network.parameters, network.acting_views, modular.parameters):
         fetches, fetch = counted()
         copies = fetched(views, fetch)
         assert len(fetches) == 1
