@@ -60,7 +60,7 @@ class NumpyPolicy:
         self._behavior_id = design.spec.behavior_id
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
-        self._activation = activation(design.settings.activation)
+        self._activation = _ACTIVATIONS[design.settings.activation]
         self._sampler = ActionSampler(design)
         self._noise = None if design.gsde is None else StateNoise(design)
         self.memory_size = noise_size(design, self._layout)
@@ -219,19 +219,6 @@ def act_together(
     return Decision(*sampler.sample(heads, masks, random, deterministic, log_sigma))
 
 
-def activation(name: str) -> Callable[[Floats, Floats], None]:
-    """Return the activation function with that name.
-
-    The function modifies its first argument in place and uses its second argument as scratch space.
-
-    Raises:
-        StageError: if the name is unknown.
-    """
-    if name not in _ACTIVATIONS:
-        raise StageError(f"network_settings.activation: {name!r} is not one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
-
-
 def _swish(x: Floats, scratch: Floats) -> None:
     # x·sigmoid(x) = h·(1 + tanh h) with h = x/2; unlike exp(-x), this can't overflow.
     x *= _HALF
@@ -290,6 +277,7 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,
 }
+"""Functions that modify their first argument in place and use the second one, of the same shape, as scratch space."""
 
 
 TORCH_POLICY = "headrace.stages.policy.network.torch_policy:TorchPolicy"

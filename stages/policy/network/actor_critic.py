@@ -5,7 +5,7 @@ Actors run the stack's acting part in NumPy (`numpy_policy`), with names and sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any, Generic, TypeVar
 
@@ -21,10 +21,10 @@ from headrace.stages.policy.network.flat_parameters import FlatVectors, seeded, 
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import (
     ACTION_GAIN,
+    ACTIVATIONS,
     HIDDEN_GAIN,
     VALUE_GAIN,
     Inputs,
-    compiled_layer,
     draw_weights,
     host_copies,
     write_tanh,
@@ -44,22 +44,6 @@ def _tanh(x: Tensor) -> Tensor:
         write_tanh(x, x)
         return x
     return torch.add(_MINUS_ONE, torch.sigmoid(x + x), alpha=2.0)
-
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "swish": torch.nn.functional.silu,
-    "tanh": _tanh,
-    "relu": torch.relu,
-    "elu": torch.nn.functional.elu,
-    "gelu": torch.nn.functional.gelu,
-    "leaky_relu": torch.nn.functional.leaky_relu,
-}
-
-
-def _head(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    """Compute a layer with few outputs [B, H], without a graph; NumPy's matmul is ten times as fast as torch's here."""
-    bias, weight = layer
-    return torch.from_numpy(np.matmul(x.numpy(), weight.detach().numpy())).add_(bias)
 
 
 class TrainedActor(FlatVectors):
@@ -130,7 +114,7 @@ class ActorCritic(TrainedActor):
     The arguments are those of `make_actor_critic`; the design must be plain, and not squashed.
 
     Raises:
-        StageError: if the design needs a different network, or the activation is unknown.
+        StageError: if the design needs a different network.
     """
 
     def __init__(
@@ -148,17 +132,12 @@ class ActorCritic(TrainedActor):
                 "network, and samples actions from a plain Gaussian; make_actor_critic returns a network that fits"
             )
         settings = design.settings
-        if settings.activation not in _ACTIVATIONS:
-            raise StageError(
-                f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
-            )
         self.activation: str = settings.activation
         """Name of the activation function."""
         self.layers = len(settings.widths)
         """Number of hidden layers."""
-        self._activation = _ACTIVATIONS[settings.activation]
-        if settings.activation == "tanh" and not accelerated:
-            self._activation = torch.tanh
+        tanh = accelerated and self.activation == "tanh"
+        self._activation = _tanh if tanh else ACTIVATIONS[self.activation]().forward
         self._towers = 1 if shared_critic else 2
         self.products = HiddenProducts(design.products)
         self._plain = design.products.plain
@@ -174,9 +153,18 @@ class ActorCritic(TrainedActor):
         """Return the action head outputs [B, continuous + choices] (means, logits) and values [B, S] for B rows."""
         x = inputs.vectors.expand(self._towers, *inputs.vectors.shape)
         if self._compiles and not torch.is_grad_enabled():
+            here: NDArray[np.float32] = x.numpy()
             for bias, weight in self._body:
-                x = compiled_layer(x, weight, bias, self.activation)
-            return _head(self._action, x[0]), _head(self._value, x[-1])
+                out = np.empty((*here.shape[:2], weight.shape[2]), np.float32)
+                scratch = np.empty_like(out) if self.activation == "swish" else out
+                arrays = here, weight.detach().numpy(), bias.detach().numpy(), scratch, out
+                compiled.kernels.forward(*arrays, compiled.ACTIVATIONS[self.activation])
+                here = out
+            heads, values = (  # with few outputs, NumPy's matmul is ten times as fast as torch's
+                torch.from_numpy(np.matmul(encoding, weight.detach().numpy())).add_(bias)
+                for (bias, weight), encoding in ((self._action, here[0]), (self._value, here[-1]))
+            )
+            return heads, values
         for bias, weight in self._body:
             x = torch.baddbmm(bias, x, weight) if self._plain else self.products.stacked(bias, x, weight)
             x = self._activation(x)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from headrace.queues.messages import Array
 from headrace.stages.policy.design import FROM_UNITS, TORCHS_OWN, ProductSettings
-from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.products import HiddenLinear, HiddenProducts
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
@@ -116,15 +115,6 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
 input."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
 """Activations for which `TIMES_SLOPE` takes f's input; for all others it takes f's output."""
-
-
-def compiled_layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """Run a compiled layer on x [T, R, V], weight [T, V, U] and bias [T, 1, U]; return [T, R, U], without a graph."""
-    y = x.new_empty((*x.shape[:2], weight.shape[2]))
-    z = torch.empty_like(y) if activation == "swish" else y
-    arrays = (each.detach().numpy() for each in (x, weight, bias, z, y))
-    compiled.kernels.forward(*arrays, compiled.ACTIVATIONS[activation])
-    return y
 
 
 def layer_norm(x: Tensor) -> Tensor:

@@ -102,13 +102,6 @@ def test_loading_weights_with_a_tensor_missing_or_unknown_names_it():
         network.load({**state, "extra": np.zeros(3)})
 
 
-def test_an_unknown_activation_is_refused():
-    settings = NetworkSettings.model_construct(**{**NetworkSettings().model_dump(), "activation": "mish"})
-    spec = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2))
-    with pytest.raises(StageError, match="'mish' is not one of swish, tanh, relu, elu"):
-        ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(0))
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_each_of_the_two_alone_gives_what_the_forward_pass_does_and_no_memory(shared):
     network, _ = make(ActionSpec(2, (3,)), shared, signals=2, hidden_units=8)
