@@ -255,7 +255,7 @@ def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
         return tensor.to(where)
-    return copy_stream_to(where).send(tensor.pin_memory())
+    return _send(tensor.pin_memory(), where)
 
 
 def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor:
@@ -265,7 +265,7 @@ def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor
         return _selected(tensor, rows).to(where)
     # Gather directly into pinned memory, because images are too large to copy twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
-    return copy_stream_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
+    return _send(torch.index_select(tensor, 0, rows, out=pinned), where)
 
 
 def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
@@ -275,77 +275,35 @@ def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
     return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
 
 
-class CopyStream:
-    """The CUDA stream for copies to a GPU. Copies do not wait for computations, but computations wait for their copies.
-
-    Args:
-        device: the GPU.
-        cuda: `torch.cuda`, or a substitute in tests.
-    """
-
-    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
-        self._device, self._cuda = device, cuda
-        self._stream = cuda.Stream(device)
-
-    def send(self, pinned: Tensor) -> Tensor:
-        """Copy a tensor from pinned memory to the GPU; that memory stays allocated until the copy is complete."""
-        present = self._cuda.current_stream(self._device)
-        with self._cuda.stream(self._stream):
-            there = pinned.to(self._device, non_blocking=True)
-        present.wait_stream(self._stream)
-        # The tensor was allocated for the copy stream; without this call, the next copy could reuse its memory too
-        # early.
-        there.record_stream(present)
-        return there
+# Copies do not wait for computations on a GPU, but computations wait for their copies.
+_copy_stream = cache(torch.cuda.Stream)
+"""Returns this process's stream for copies to a GPU."""
 
 
-@cache
-def copy_stream_to(device: torch.device) -> CopyStream:
-    """Return this process's `CopyStream` to a GPU."""
-    return CopyStream(device)
+def _send(pinned: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from pinned memory to a GPU; that memory stays allocated until the copy is complete."""
+    stream, present = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        there = pinned.to(device, non_blocking=True)
+    present.wait_stream(stream)
+    # The tensor was allocated for the copy stream; without this call, the next copy could reuse its memory too early.
+    there.record_stream(present)
+    return there
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Copy tensors to the host; views into one vector need only one transfer from a GPU."""
-    if all(view.is_cpu for view in views.values()):
-        return {name: view.detach().numpy().copy() for name, view in views.items()}
-    return fetched(views, _to_host)
-
-
-def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> dict[str, NDArray[Any]]:
-    """Copy tensors, including the gaps between them, with one call to `fetch` per underlying storage.
-
-    Args:
-        views: tensors keyed by name.
-        fetch: copies a vector to the host.
-    """
-    together: dict[int, list[str]] = {}
+    """Copy tensors to the host; views into one vector need only one transfer from a GPU, which copies all of it."""
+    copies, here = dict[str, NDArray[Any]](), dict[int, Tensor]()
     for name, view in views.items():
-        together.setdefault(view.untyped_storage().data_ptr(), []).append(name)
-    copies = {}
-    for names in together.values():
-        parts = {name: views[name].detach() for name in names}
-        first = min(part.storage_offset() for part in parts.values())
-        size = max(_end(part) for part in parts.values()) - first
-        whole = fetch(next(iter(parts.values())).as_strided((size,), (1,), first))
-        for name, part in parts.items():
-            here = whole.as_strided(part.shape, part.stride(), part.storage_offset() - first)
-            copies[name] = np.array(here.numpy(), order="C")
-    return {name: copies[name] for name in views}
-
-
-def _end(view: Tensor) -> int:
-    """Return the index after a view's last element in its storage."""
-    first = int(view.storage_offset())
-    if not view.numel():
-        return first
-    return first + 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
-
-
-def _to_host(vector: Tensor) -> Tensor:
-    if vector.device.type != "cuda" or not vector.numel():
-        return vector.cpu()
-    return torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True).copy_(vector)
+        tensor, storage = view.detach(), view.untyped_storage()
+        if not tensor.is_cpu:
+            if storage.data_ptr() not in here:
+                there = tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0)
+                pinned = torch.empty(there.shape, dtype=there.dtype, pin_memory=there.is_cuda)
+                here[storage.data_ptr()] = pinned.copy_(there)
+            tensor = here[storage.data_ptr()].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        copies[name] = np.array(tensor.numpy(), order="C")
+    return copies
 
 
 class Inputs(NamedTuple):
