@@ -7,7 +7,6 @@ The trained network is a torch module. Both follow `design.policy_layout`, and a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from math import sqrt
 
@@ -31,7 +30,7 @@ from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.observations import ObservationLayout, normalize
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.policy.sampling import ActionSampler, check_heads
-from headrace.stages.policy.state_noise import StateNoise, noise_size
+from headrace.stages.policy.state_noise import noise_size
 
 _HALF = np.float32(0.5)
 
@@ -62,7 +61,6 @@ class NumpyPolicy:
         self._observations = ObservationLayout(design.spec)
         self._activation = _ACTIVATIONS[design.settings.activation]
         self._sampler = ActionSampler(design)
-        self._noise = None if design.gsde is None else StateNoise(design)
         self.memory_size = noise_size(design, self._layout)
         self._normalizes = any(name == NORMALIZER_MEAN for name, _ in self._layout)
         self._exact = self._normalizes and self._observations.exact
@@ -76,6 +74,9 @@ class NumpyPolicy:
             self._observations.vector_size,
             *(shape[1] for name, shape in self._layout if name.endswith(".weight")),
         ]
+        inputs = self._widths[:1] * (2 * self._normalizes + self._exact)
+        self._ends = list(accumulate([*inputs, *self._widths[1:-1]]))
+        """The columns of `_vectors` at which its parts end, except the last one's."""
         self._buffers: list[Floats] = []
         self._views: list[Floats] = []
         self._scratch: list[Floats] = []
@@ -93,12 +94,8 @@ class NumpyPolicy:
             vectors.append(tensors.get(NORMALIZER_REST, np.zeros_like(vectors[0])))
         vectors += [tensors[f"{layer}.bias"] for layer in layers]
         self._vectors = np.concatenate(vectors)
-        self._own = self._split(self._vectors)
-        if self._noise is not None:
-            self._noise.load(tensors["log_sigma"])
-        elif "log_sigma" in tensors:
-            self._sampler.log_sigma = tensors["log_sigma"]
-        self._sampler.adopt(update)
+        self._own = np.split(self._vectors, self._ends)
+        self._sampler.adopt(update, tensors.get("log_sigma"))
         self.version = update.version
 
     def act(
@@ -111,22 +108,15 @@ class NumpyPolicy:
     ) -> Decision:
         """See `ActingPolicy.act`."""
         heads = self.heads(observations)
-        if self._noise is None:
-            return Decision(*self._sampler.sample(heads, masks, random, deterministic))
         recall = recall or nothing_recalled(self, self._design.spec.actions, len(heads))
-        kept = None if recall is None else recall.memories
-        given = self._views[-2], masks, random, deterministic, kept
-        actions, columns, kept = self._noise.sample(self._sampler, heads, *given)
-        if recall is None or kept is None:
-            return Decision(actions, columns)
-        return Decision(actions, columns, replace(recall, memories=kept))
+        return self._sampler.decide(heads, self._views[-2], masks, random, deterministic, recall)
 
     def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
         """Return True if `act_together` can decide for both policies.
 
         They must share a design, and neither may explore by itself or sample uniformly.
         """
-        if not isinstance(other, NumpyPolicy) or self._design != other._design or self._noise is not None:
+        if not isinstance(other, NumpyPolicy) or self._design != other._design or self._sampler.noise is not None:
             return False
         if self._design.exploration is not None:  # it depends on each policy's step
             return deterministic
@@ -140,7 +130,8 @@ class NumpyPolicy:
             StageError: if no policy is loaded yet.
         """
         outputs = self._forward((self,), (len(observations[0]),), observations)
-        return outputs if self._noise is None else self._noise.heads(outputs, self._views[-2])
+        noise = self._sampler.noise
+        return outputs if noise is None else noise.heads(outputs, self._views[-2])
 
     def _forward(
         self, policies: Sequence[NumpyPolicy], counts: Sequence[int], observations: tuple[Array, ...]
@@ -160,7 +151,7 @@ class NumpyPolicy:
         vectors = self._own
         if len(policies) > 1:
             parts = consecutive_slices(counts)
-            vectors = self._split(np.repeat([policy._vectors for policy in policies], counts, axis=0))
+            vectors = np.split(np.repeat([policy._vectors for policy in policies], counts, axis=0), self._ends, axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
             if self._exact:
                 seen = self._observations.encode(observations).vectors
@@ -181,11 +172,6 @@ class NumpyPolicy:
             for policy, rows in zip(policies, parts, strict=True):
                 check_heads(self._behavior_id, policy.version, x[rows], tuple(o[rows] for o in observations))
         return x
-
-    def _split(self, vectors: Floats) -> list[Floats]:
-        """Split `_vectors` [sum of widths], or a stack of them [d, sum of widths], into one view per tensor."""
-        widths = [*self._widths[:1] * (2 * self._normalizes + self._exact), *self._widths[1:]]
-        return [vectors[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
 
 def act_together(

@@ -25,6 +25,8 @@ from headrace.stages.policy.design import (
     branch_slices,
     split_action_heads,
 )
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.policy.state_noise import StateNoise
 
 ACTION_LIMIT = 3.0
 """A plain Gaussian policy outputs a bounded action as clip(a, -3, 3) / 3, as in ML-Agents."""
@@ -117,14 +119,52 @@ class ActionSampler:
         self._gives_heads = ACTION_HEADS in design.extra_columns
         self.log_sigma = np.zeros(0, np.float32)
         """[C] log σ of a Gaussian that is not squashed; zeros until a policy is loaded."""
+        self.noise = None if design.gsde is None else StateNoise(design)
+        """gSDE's noise, which replaces independent noise for each action; None without gSDE."""
+        self._remembered = design.memory_size
 
-    def adopt(self, update: PolicyUpdate) -> None:
+    def adopt(self, update: PolicyUpdate, log_sigma: Floats | None = None) -> None:
         """Sample for this policy from now on, uniformly if its trainer has taken at most `random_steps` steps.
 
-        The snapshots that self-play opponents use are never sampled uniformly.
+        The snapshots that self-play opponents use are never sampled uniformly. `log_sigma` is the policy's parameter of
+        this name, if it has one.
         """
         self.uniform = update.step < self._random_steps and update.snapshot < 0
         self._step = update.step
+        if self.noise is not None and log_sigma is not None:
+            self.noise.load(log_sigma)
+        elif log_sigma is not None:
+            self.log_sigma = log_sigma
+
+    def decide(
+        self,
+        heads: Floats,
+        encoding: Floats,
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool,
+        recall: Recall | None,
+        memories: Floats | None = None,
+    ) -> Decision:
+        """Decide for d agents as in `sample`, with gSDE's noise if the design has it.
+
+        `encoding` [d, features] is the output of the last hidden layer, and `memories` [d, m] are those of the network
+        after the decision. `recall` has the network's memories before the decision, then the noise's rows.
+        """
+        m, noise = self._remembered, None
+        kept = None if recall is None or recall.memories.shape[1] == m else recall.memories[:, m:]
+        keeps = kept is not None
+        if self.noise is not None and not (deterministic or self.uniform):
+            noise, kept = self.noise.draw(encoding, kept, random)
+        actions, columns = self.sample(heads, masks, random, deterministic, noise=noise)
+        if recall is None:
+            return Decision(actions, columns)
+        previous, after = recall.previous_actions, [kept] if kept is not None and keeps else []
+        if memories is not None:
+            columns["memories"] = recall.memories[:, :m]
+            previous = action_features(self._actions, actions.continuous, actions.discrete)
+            after = [memories, *after]
+        return Decision(actions, columns, Recall(after[0] if len(after) == 1 else np.hstack(after), previous))
 
     def sample(
         self,

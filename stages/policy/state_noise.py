@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.messages import ActionBatch, Array, Floats
+from headrace.queues.messages import Array, Floats
 from headrace.stages.policy.design import Layout, PolicyDesign
-from headrace.stages.policy.sampling import ActionSampler
 
 EPSILON = 1e-6
 """Added to variances, and to log σ in `use_expln`, as in Stable-Baselines3."""
@@ -59,22 +58,6 @@ class StateNoise:
         variances = np.square(encoding) @ np.square(self._sigma)
         variances += np.float32(EPSILON)
         return np.concatenate([means, np.float32(0.5) * np.log(variances), outputs[:, c:]], axis=1)
-
-    def sample(
-        self,
-        sampler: ActionSampler,
-        heads: Floats,
-        encoding: Floats,
-        masks: NDArray[np.bool_] | None,
-        random: np.random.Generator,
-        deterministic: bool,
-        kept: Floats | None,
-    ) -> tuple[ActionBatch, dict[str, Array], Floats | None]:
-        """Sample actions with this noise; return the actions, their columns and the agents' updated rows (`draw`)."""
-        noise = None
-        if not (deterministic or sampler.uniform):
-            noise, kept = self.draw(encoding, kept, random)
-        return *sampler.sample(heads, masks, random, deterministic, noise=noise), kept
 
     def draw(self, encoding: Floats, kept: Floats | None, random: np.random.Generator) -> tuple[Floats, Floats]:
         """Draw the noise [d, C] for d agents; return the noise and the agents' rows for their next decisions.

@@ -28,8 +28,8 @@ from headrace.stages.policy.network.body import untrained_actor
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
-from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads
-from headrace.stages.policy.state_noise import StateNoise, noise_size
+from headrace.stages.policy.sampling import ActionSampler, check_heads
+from headrace.stages.policy.state_noise import noise_size
 
 
 class TorchPolicy:
@@ -60,7 +60,6 @@ class TorchPolicy:
         self._sampler = ActionSampler(design)
         self._actor = untrained_actor(design).to(device)
         self._normalizer: Normalized | None = None
-        self._noise = None if design.gsde is None else StateNoise(design)
         self._head_size, self._remembered = design.head_size, design.memory_size
         self.memory_size = design.memory_size + noise_size(design, self._layout)
         self.previous_action_size = design.previous_action_size
@@ -72,13 +71,7 @@ class TorchPolicy:
         tensors = update.tensors()
         self._actor.load_acting(tensors)
         self._normalizer = normalizer_of(tensors) or self._normalizer
-        if self._actor.log_sigma is not None:
-            log_sigma = self._actor.log_sigma.detach().cpu().numpy().copy()
-            if self._noise is None:
-                self._sampler.log_sigma = log_sigma
-            else:
-                self._noise.load(log_sigma)
-        self._sampler.adopt(update)
+        self._sampler.adopt(update, tensors["log_sigma"].copy() if "log_sigma" in tensors else None)
         self.version = update.version
 
     def act(
@@ -92,23 +85,7 @@ class TorchPolicy:
         """See `ActingPolicy.act`."""
         recall = recall or nothing_recalled(self, self._spec.actions, len(observations[0]))
         heads, encoding, memories = self._computed(observations, recall)
-        kept = None
-        if self._noise is None:
-            actions, columns = self._sampler.sample(heads, masks, random, deterministic)
-        else:
-            if recall is not None and self.memory_size > self._remembered:
-                kept = recall.memories[:, self._remembered :]
-            sampled = self._noise.sample(self._sampler, heads, encoding, masks, random, deterministic, kept)
-            actions, columns, kept = sampled
-        if recall is None:
-            return Decision(actions, columns)
-        previous, parts = recall.previous_actions, []
-        if memories is not None:
-            columns["memories"] = recall.memories[:, : self._remembered]
-            previous, parts = action_features(self._spec.actions, actions.continuous, actions.discrete), [memories]
-        if kept is not None and self.memory_size > self._remembered:
-            parts.append(kept)
-        return Decision(actions, columns, Recall(parts[0] if len(parts) == 1 else np.hstack(parts), previous))
+        return self._sampler.decide(heads, encoding, masks, random, deterministic, recall, memories)
 
     def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
         """Return action head outputs [d, H] (see `PolicyDesign.head_size`), and new memories [d, m] or None.
