@@ -21,7 +21,7 @@ from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.errors import dotted
 from headrace.config.network_settings import StateNoiseSettings
 from headrace.queues.columns import Column, memory_column
-from headrace.queues.messages import Floats, PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import Floats, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.loading import load_attribute
@@ -356,21 +356,21 @@ def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
     return tuple(slices)
 
 
-def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Raise an error if a policy was made for a different network; the order of its tensors does not matter.
+def check_tensors(what: str, got: Iterable[tuple[str, tuple[int, ...]]], expected: Layout) -> None:
+    """Raise an error if tensors, each (name, shape), are not those of a network; their order does not matter.
+
+    Args:
+        what: start of the message, which names what holds the tensors.
+        got: the tensors; `NORMALIZER_REST` is ignored.
+        expected: the network's tensors.
 
     Raises:
-        StageError: if a tensor differs; the message names the first one, with the expected and the received shape.
+        StageError: if a tensor is missing or unknown, or has the wrong shape; the message names the first one.
     """
-    got = {name: tuple(shape) for name, shape in update.layout if name != NORMALIZER_REST}
-    about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
-    mend = "was it trained with other network_settings?"
-    for name, shape in expected:
-        if name not in got:
-            raise StageError(f"{about}: expected tensor {name} {shape}, got none of that name; {mend}")
-        if got[name] != shape:
-            raise StageError(f"{about}: expected tensor {name} {shape}, got {name} {got[name]}; {mend}")
-    unknown = [name for name in got if name not in dict(expected)]
-    if unknown:
-        names = ", ".join(name for name, _ in expected)
-        raise StageError(f"{about}: expected tensors {names}, got {unknown[0]} {got[unknown[0]]} as well; {mend}")
+    theirs, ours = {name: tuple(shape) for name, shape in got if name != NORMALIZER_REST}, dict(expected)
+    for name in [*ours, *theirs]:
+        if ours.get(name) != theirs.get(name):
+            raise StageError(
+                f"{what}: expected tensor {name} {ours.get(name, 'to be absent')}, got "
+                f"{theirs.get(name, 'none of that name')}; were other network_settings or another environment used?"
+            )

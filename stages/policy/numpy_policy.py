@@ -22,7 +22,7 @@ from headrace.stages.policy.design import (
     NORMALIZER_MEAN,
     NORMALIZER_REST,
     PolicyDesign,
-    check_layout,
+    check_tensors,
     consecutive_slices,
     policy_layout,
 )
@@ -85,7 +85,8 @@ class NumpyPolicy:
 
     def load(self, update: PolicyUpdate) -> None:
         """See `ActingPolicy.load`."""
-        check_layout(update, self._layout)
+        about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
+        check_tensors(about, update.layout, self._layout)
         tensors = {name: tensor.copy() for name, tensor in update.tensors().items()}
         layers = [name.removesuffix(".weight") for name, _ in self._layout if name.endswith(".weight")]
         self._weights = [tensors[f"{layer}.weight"] for layer in layers]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headrace.stages.errors import StageError
+from headrace.stages.policy.design import check_tensors
 from headrace.stages.policy.network.layers import host_copies
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -87,18 +87,8 @@ def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: s
         StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
             changed.
     """
-    unknown = sorted(set(state) - set(targets))
-    if unknown:
-        raise StageError(f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}")
-    for name, target in targets.items():
-        if name not in state:
-            raise StageError(f"{what}: tensor {name!r} is missing; expected shape {tuple(target.shape)}")
-        got = np.shape(state[name])
-        if got != tuple(target.shape):
-            raise StageError(
-                f"{what}: tensor {name!r}: expected shape {tuple(target.shape)}, got {got}; "
-                "was it saved with other network_settings or another environment?"
-            )
+    got = [(name, np.shape(array)) for name, array in state.items()]
+    check_tensors(what, got, tuple((name, tuple(target.shape)) for name, target in targets.items()))
     with torch.no_grad():
         for name, target in targets.items():
             target.copy_(torch.from_numpy(np.array(state[name], np.float32)))

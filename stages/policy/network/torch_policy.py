@@ -20,7 +20,7 @@ from headrace.stages.policy.design import (
     NORMALIZER_MEAN,
     NORMALIZER_REST,
     PolicyDesign,
-    check_layout,
+    check_tensors,
     policy_layout,
 )
 from headrace.stages.policy.memories import nothing_recalled
@@ -67,7 +67,8 @@ class TorchPolicy:
 
     def load(self, update: PolicyUpdate) -> None:
         """See `ActingPolicy.load`."""
-        check_layout(update, self._layout)
+        about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
+        check_tensors(about, update.layout, self._layout)
         tensors = update.tensors()
         self._actor.load_acting(tensors)
         self._normalizer = normalizer_of(tensors) or self._normalizer
@@ -84,21 +85,18 @@ class TorchPolicy:
     ) -> Decision:
         """See `ActingPolicy.act`."""
         recall = recall or nothing_recalled(self, self._spec.actions, len(observations[0]))
-        heads, encoding, memories = self._computed(observations, recall)
+        heads, encoding, memories = self.heads(observations, recall)
         return self._sampler.decide(heads, encoding, masks, random, deterministic, recall, memories)
 
-    def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
-        """Return action head outputs [d, H] (see `PolicyDesign.head_size`), and new memories [d, m] or None.
+    def heads(
+        self, observations: tuple[Array, ...], recall: Recall | None = None
+    ) -> tuple[Floats, Floats, Floats | None]:
+        """Return head outputs [d, H], the last hidden layer's outputs [d, features], and new memories [d, m] or None.
 
         Raises:
             NotFiniteError: if a head output is NaN or infinite.
             StageError: if no policy is loaded yet.
         """
-        heads, _, memories = self._computed(observations, recall)
-        return heads, memories
-
-    def _computed(self, observations: tuple[Array, ...], recall: Recall | None) -> tuple[Floats, Floats, Floats | None]:
-        """Return the head outputs [d, H], the last hidden layer's outputs [d, features], and new memories [d, m]."""
         if self.version < 0:
             raise StageError(f"{self._spec.behavior_id}: no policy has been loaded")
         if not len(observations[0]):  # torch's layers reject empty batches
