@@ -33,9 +33,6 @@ Numbers = TypeVar("Numbers")
 
 ACTION_HEADS = "action_heads"
 
-VALUES = "values"
-"""Name of a column that other libraries' actors record; a request for it is rejected with an explanation."""
-
 
 class ActionDistributions(NamedTuple, Generic[Numbers]):
     """The distributions that actions were drawn from: views of the rows in the `action_heads` column.
@@ -109,18 +106,12 @@ def check_extra_columns(names: Iterable[str], asker: str) -> None:
         LoadError: if no policy provides one of the columns; the message names it and lists the available columns.
     """
     unknown = [name for name in names if name not in EXTRA_COLUMNS]
-    if not unknown:
-        return
-    message = (
-        f"{asker} requests the columns {', '.join(unknown)}, which no policy provides; extra_columns can name "
-        f"{', '.join(EXTRA_COLUMNS)}; actions, log_probs and (if choices can be masked) action_masks are always present"
-    )
-    if VALUES in unknown:
-        message += (
-            "; actors only have the acting part of a network, so the trainer must compute a baseline when it first "
-            "learns from a row, and keep it"
+    if unknown:
+        raise LoadError(
+            f"{asker} requests the columns {', '.join(unknown)}, which no policy provides; extra_columns can name "
+            f"{', '.join(EXTRA_COLUMNS)}; actions, log_probs and (if choices can be masked) action_masks are always "
+            "present; the trainer must compute a baseline (values) itself, when it first learns from a row"
         )
-    raise LoadError(message)
 
 
 def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
