@@ -108,9 +108,9 @@ def check_extra_columns(names: Iterable[str], asker: str) -> None:
     unknown = [name for name in names if name not in EXTRA_COLUMNS]
     if unknown:
         raise LoadError(
-            f"{asker} requests the columns {', '.join(unknown)}, which no policy provides; extra_columns can name "
-            f"{', '.join(EXTRA_COLUMNS)}; actions, log_probs and (if choices can be masked) action_masks are always "
-            "present; the trainer must compute a baseline (values) itself, when it first learns from a row"
+            f"{asker} requests the columns {', '.join(unknown)}, which no policy provides; the trainer must compute a "
+            f"baseline itself, when it first learns from a row; extra_columns can name {', '.join(EXTRA_COLUMNS)}; "
+            "actions, log_probs and (if choices can be masked) action_masks are always present"
         )
 
 

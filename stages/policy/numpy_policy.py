@@ -158,7 +158,7 @@ class NumpyPolicy:
                 seen = self._observations.encode(observations).vectors
                 normalize(seen, vectors[0] + vectors[2].astype(np.float64), vectors[1], x)
             else:
-                self._observations.write_vectors(observations, x)
+                self._observations.encode(observations, x)
                 if self._normalizes:
                     normalize(x, vectors[0], vectors[1], x)
             for layer, bias in enumerate(vectors[-layers:]):

@@ -210,13 +210,20 @@ def _initial_parameters(
     settings, actions = design.settings, design.spec.actions
     width, how = ObservationLayout(design.spec).vector_size, settings.initial_weights
 
+    def uniform(shape: tuple[int, ...], bound: float) -> NDArray[np.float32]:
+        return random.uniform(-bound, bound, shape).astype(np.float32)
+
     def drawn(shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
+        *stack, inputs, outputs = shape
         if how == "torch":
-            return _uniform(random, shape, 1.0 / sqrt(shape[-2]))
-        return orthogonal_weights(random, shape, gain) if how == "orthogonal" else _kaiming(random, shape)
+            return uniform(shape, 1.0 / sqrt(inputs))
+        if how == "orthogonal":  # see `layers.draw_weights`
+            normal = random.standard_normal((*stack, outputs, inputs), np.float32)
+            return orthogonalised(normal, gain).swapaxes(-1, -2)
+        return random.standard_normal(shape, np.float32) / np.float32(sqrt(inputs))
 
     def bias(shape: tuple[int, ...]) -> NDArray[np.float32]:
-        return _uniform(random, shape, 1.0 / sqrt(width)) if how == "torch" else np.zeros(shape, np.float32)
+        return uniform(shape, 1.0 / sqrt(width)) if how == "torch" else np.zeros(shape, np.float32)
 
     for layer, units in enumerate(settings.widths):
         parameters[f"body.{layer}.weight"] = drawn((towers, width, units), HIDDEN_GAIN)
@@ -231,28 +238,13 @@ def _initial_parameters(
     parameters["action.bias"] = bias((continuous + choices,))
     # Each reward signal has its own head with one output.
     if how == "default":
-        parameters["value.weight"] = _uniform(random, (width, signals), sqrt(6.0 / (width + 1)))
+        parameters["value.weight"] = uniform((width, signals), sqrt(6.0 / (width + 1)))
     else:
         parameters["value.weight"] = drawn((signals, width, 1), VALUE_GAIN)[:, :, 0].T.copy()
     parameters["value.bias"] = bias((signals,))
     if continuous:
         parameters["log_sigma"] = np.full(continuous, settings.initial_log_std, np.float32)
     return parameters
-
-
-def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Draw normal weights [..., fan_in, fan_out] with std 1/sqrt(fan_in)."""
-    return random.standard_normal(shape, np.float32) / np.float32(sqrt(shape[-2]))
-
-
-def _uniform(random: np.random.Generator, shape: tuple[int, ...], bound: float) -> NDArray[np.float32]:
-    return random.uniform(-bound, bound, shape).astype(np.float32)
-
-
-def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
-    """Draw orthogonal weights [..., fan_in, fan_out], multiplied by a gain; see `layers.draw_weights`."""
-    *stack, inputs, outputs = shape
-    return orthogonalised(random.standard_normal((*stack, outputs, inputs), np.float32), gain).swapaxes(-1, -2)
 
 
 def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float32]:

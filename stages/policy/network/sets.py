@@ -129,14 +129,9 @@ class SetEncoder(nn.Module):
         """
         things = [things.float() for things in observations]
         there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
-        embedded = self._embed(things, context)
+        known = nn.functional.silu(self.own(context)) if self.own is not None else None
+        embedded = torch.cat([embed(each, known) for embed, each in zip(self.embeddings, things, strict=True)], dim=1)
         return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
-
-    def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
-        """Embed all entities of all sets, each with the agent's other observations; return [B, N, EMBEDDING]."""
-        known = nn.functional.silu(self.own(own)) if self.own is not None else None
-        embedded = [embed(each, known) for embed, each in zip(self.embeddings, sets, strict=True)]
-        return torch.cat(embedded, dim=1)
 
 
 class _Embedding(nn.Module):
