@@ -256,9 +256,12 @@ class ActionSampler:
             log_probs.fill(-_LOG_TWO)
             return np.float32(2.0) * random.random((len(heads), c), np.float32) - np.float32(1.0)
         log_sigma = heads[:, c : 2 * c] if self._own_spreads else log_sigma
-        standard = None if noise is None else noise * np.exp(-log_sigma)
-        draw = sample_squashed if self._squashed else sample_gaussian
-        return draw(heads[:, :c], log_sigma, random, deterministic, log_probs, standard)
+        standard: Floats | None = None
+        if not deterministic and noise is None:
+            standard = random.standard_normal((len(heads), c), np.float32)
+        elif noise is not None and not deterministic:
+            standard = noise * np.exp(-log_sigma)
+        return (sample_squashed if self._squashed else sample_gaussian)(heads[:, :c], log_sigma, standard, log_probs)
 
     def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
         """Build the column `action_heads` [d, 2·C + choices] from these head outputs, as a new array."""
@@ -286,26 +289,15 @@ class ActionSampler:
                 )
 
 
-def sample_gaussian(
-    mu: Floats,
-    log_sigma: Floats,
-    random: np.random.Generator,
-    deterministic: bool,
-    log_probs: Floats,
-    noise: Floats | None = None,
-) -> Floats:
-    """Draw raw actions [d, c] from N(μ, σ); write their log-probabilities to `log_probs` [d, c].
+def sample_gaussian(mu: Floats, log_sigma: Floats, noise: Floats | None, log_probs: Floats) -> Floats:
+    """Return raw actions [d, c], μ + σ·noise, and write their log-probabilities to `log_probs` [d, c].
 
     log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, evaluated for the action as stored, so the trainer computes
-    the same number. `log_sigma` is [c] or [d, c]. `noise` [d, c] replaces the standard normals that the function would
-    otherwise draw.
+    the same number. `log_sigma` is [c] or [d, c]; `noise` [d, c] holds standard normals, or is None to return μ.
     """
     sigma = np.exp(log_sigma)
-    if deterministic:
-        actions = mu.copy()
-    else:
-        actions = random.standard_normal(mu.shape, np.float32) if noise is None else noise.copy()
-        actions *= sigma
+    actions = mu.copy() if noise is None else noise * sigma
+    if noise is not None:
         actions += mu
     np.subtract(actions, mu, out=log_probs)
     log_probs /= sigma
@@ -315,26 +307,18 @@ def sample_gaussian(
     return actions
 
 
-def sample_squashed(
-    mu: Floats,
-    log_sigma: Floats,
-    random: np.random.Generator,
-    deterministic: bool,
-    log_probs: Floats,
-    noise: Floats | None = None,
-) -> Floats:
-    """Draw tanh(u) [d, c] with u ~ N(μ, σ), or return tanh(μ) if `deterministic`; write `log_probs` [d, c].
+def sample_squashed(mu: Floats, log_sigma: Floats, noise: Floats | None, log_probs: Floats) -> Floats:
+    """Return tanh(u) [d, c] with u = μ + σ·noise, and write the log-probabilities to `log_probs` [d, c].
 
     Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here per
-    dimension. The log-probabilities are computed from the drawn u, which can't be recovered if tanh u is ±1. `noise` is
-    as in `sample_gaussian`.
+    dimension. The log-probabilities are computed from the drawn u, which can't be recovered if tanh u is ±1. The
+    arguments are those of `sample_gaussian`.
     """
     log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
-    if deterministic:
+    if noise is None:
         u = mu.copy()
         log_probs.fill(0.0)
     else:
-        noise = random.standard_normal(mu.shape, np.float32) if noise is None else noise
         np.square(noise, out=log_probs)
         log_probs *= -_HALF
         u = np.exp(log_sigma)

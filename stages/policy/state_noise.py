@@ -4,7 +4,7 @@ Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Le
 z is the last hidden layer's output and θ [features, C] a matrix of independent draws from N(0, σ²). An agent keeps θ
 for several decisions, so its noise varies only with its observations. Each single action has a Gaussian distribution
 with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a Gaussian whose log
-σ depends on the state; `network.layers` implements the same distribution in torch.
+σ depends on the state; `network.body` implements the same distribution in torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.messages import Array, Floats
+from headrace.queues.messages import Floats
 from headrace.stages.policy.design import Layout, PolicyDesign
 
 EPSILON = 1e-6
@@ -47,8 +47,14 @@ class StateNoise:
         self._sigma = np.zeros((0, self._continuous), np.float32)
 
     def load(self, log_sigma: Floats) -> None:
-        """Load a policy's log σ, [features, C] or [features, 1]."""
-        sigma = deviations(log_sigma, self._settings.use_expln)
+        """Load a policy's log σ, [features, C] or [features, 1].
+
+        With `use_expln` (eq. 6 of the paper), σ grows logarithmically above 1.
+        """
+        sigma = np.exp(log_sigma)
+        if self._settings.use_expln:
+            above = np.log1p(np.maximum(log_sigma, 0) + np.float32(EPSILON)) + np.float32(1)
+            sigma = np.where(log_sigma > 0, above, np.exp(np.minimum(log_sigma, 0)))
         self._sigma = np.repeat(sigma, self._continuous // sigma.shape[1], axis=1)
 
     def heads(self, outputs: Floats, encoding: Floats) -> Floats:
@@ -77,11 +83,3 @@ class StateNoise:
         kept[:, 0] -= 1
         matrices = kept[:, 1:].reshape(d, features, self._continuous) * self._sigma
         return np.matmul(encoding[:, None], matrices)[:, 0], kept
-
-
-def deviations(log_sigma: Array, expln: bool) -> Floats:
-    """Return σ, given log σ; with `expln` (eq. 6 of the paper), σ grows logarithmically above 1."""
-    if not expln:
-        return np.exp(log_sigma)
-    above = np.log1p(np.maximum(log_sigma, 0) + np.float32(EPSILON)) + np.float32(1)
-    return np.where(log_sigma > 0, above, np.exp(np.minimum(log_sigma, 0)))

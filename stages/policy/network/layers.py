@@ -20,7 +20,6 @@ from headrace.stages.policy.design import FROM_UNITS, TORCHS_OWN, ProductSetting
 from headrace.stages.policy.network.products import HiddenLinear, HiddenProducts
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.policy.state_noise import EPSILON
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "swish": nn.SiLU,
@@ -146,28 +145,6 @@ def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
     """Return the entropy in nats, a scalar averaged over dimensions as in ML-Agents, for log_sigma [C] or [B, C]."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
-
-
-def heads_with_spreads(
-    outputs: Tensor, encoding: Tensor, log_sigma: Tensor, continuous: int, expln: bool, mean_limit: float
-) -> Tensor:
-    """Compute gSDE's head outputs [B, 2C + choices], as `stages/policy/state_noise.py` does.
-
-    Args:
-        outputs: [B, C + choices] the action layer's outputs.
-        encoding: [B, features] the action layer's inputs.
-        log_sigma: [features, C] or [features, 1] log σ of the noise matrix.
-        continuous: C, the number of continuous actions.
-        expln: whether σ grows logarithmically above 1.
-        mean_limit: the largest absolute mean; 0 for no limit.
-    """
-    sigma = log_sigma.clamp(max=0.0).exp() if expln else log_sigma.exp()
-    if expln:
-        sigma = torch.where(log_sigma > 0, (log_sigma.clamp(min=0.0) + EPSILON).log1p() + 1.0, sigma)
-    variances = encoding.square() @ sigma.square().expand(-1, continuous)
-    means = outputs[:, :continuous]
-    means = means.clamp(-mean_limit, mean_limit) if mean_limit else means
-    return torch.cat([means, 0.5 * (variances + EPSILON).log(), outputs[:, continuous:]], dim=1)
 
 
 def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) -> tuple[Tensor, Tensor, Tensor]:

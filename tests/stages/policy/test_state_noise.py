@@ -72,7 +72,7 @@ def drawn(design, means, encoding, log_std, matrix):
     sample = sample_squashed if design.squashed else sample_gaussian
     log_sigma = heads[:, c : 2 * c]
     standard = added * np.exp(-log_sigma)
-    return sample(heads[:, :c], log_sigma, np.random.default_rng(0), False, log_probs, standard), log_probs, heads
+    return sample(heads[:, :c], log_sigma, standard, log_probs), log_probs, heads
 
 
 @pytest.mark.parametrize(("expln", "squashed", "full"), list(THEIRS))
