@@ -38,7 +38,6 @@ from headrace.stages.policy.network.layers import (
     Inputs,
     categorical_log_probs,
     gaussian_scores,
-    on_host,
     split_gaussians,
     to_device,
 )
@@ -328,7 +327,8 @@ class ImpalaUpdate(NetworkUpdate):
         """
         h, n, rows = self.settings, len(unrolls.acted), unrolls.all_rows
         heads, both, log_probs, entropy = self.forward(unrolls)
-        values, of_critic, log_ratios = both[:n], on_host(both), on_host(log_probs) - unrolls.acted
+        values, of_critic = both[:n], both.detach().cpu().double().numpy()
+        log_ratios = log_probs.detach().cpu().double().numpy() - unrolls.acted
         of_trajectories = of_critic[n:], unrolls.lengths, unrolls.valueless, self.gammas, self._limits
         targets, advantages = vtrace(log_ratios, unrolls.rewards, of_critic[:n], *of_trajectories)
         weights = advantages.sum(axis=1)
@@ -381,7 +381,7 @@ class ImpalaUpdate(NetworkUpdate):
         _, both = self.network(unrolls.inputs)
         if unrolls.places is not None:
             both = both.index_select(0, unrolls.places)
-        values, of_critic = both[:n], on_host(both)
+        values, of_critic = both[:n], both.detach().cpu().double().numpy()
         of_trajectories = of_critic[n:], unrolls.lengths, unrolls.valueless, self.gammas, Limits()
         # The critic learns the values of the acting policy, so all ratios are 1, and λ is 1.
         targets, _ = vtrace(np.zeros(n), unrolls.rewards, of_critic[:n], *of_trajectories)
@@ -419,7 +419,7 @@ class ImpalaUpdate(NetworkUpdate):
         """Return the results for all replicas' rows, given the values and targets of this replica's rows."""
         if self.replicas.size > 1:
             ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
-            of_all = on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows))
+            of_all = self.replicas.gathered(ours, unrolls.here, unrolls.all_rows).cpu().double().numpy()
             values, targets = np.split(of_all, 2, axis=1)
         return UpdateResult(statistics, values, targets)
 
@@ -587,7 +587,7 @@ def ratio_statistics(
     means = np.array([rho.mean(), clipped.mean(), trace.mean(), (beyond - log_ratios).mean()])
     least, greatest = 1.0 + beyond.min(), 1.0 + beyond.max()
     if replicas.size > 1:
-        each = on_host(replicas.of_each(torch.tensor([*(share * means), least, greatest], device=device)))
+        each = replicas.of_each(torch.tensor([*(share * means), least, greatest], device=device)).cpu().double().numpy()
         means, least, greatest = each[:, :4].sum(axis=0), each[:, 4].min(), each[:, 5].max()
     names = "Importance Ratio", "Clipped Ratios", "Trace Coefficient", "Approximate KL", "Ratio Min", "Ratio Max"
     statistics = dict[str, float]()

@@ -33,7 +33,7 @@ from headrace.stages.policy.network.actor_critic import FlatActor, WithActor, va
 from headrace.stages.policy.network.body import ActorNetwork, Encoders, Memory
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, on_host, to_device
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, to_device
 from headrace.stages.policy.network.sets import HEADS, residual_attention
 from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
 from headrace.stages.trainer.on_policy.rollout import (
@@ -195,7 +195,7 @@ class POCATrainer(PPOTrainer):
         both = torch.cat(found)
         if replicas.size > 1:
             both = replicas.gathered(both, here, len(teams))
-        values, baselines = np.split(on_host(both), 2, axis=1)
+        values, baselines = np.split(both.cpu().double().numpy(), 2, axis=1)
         return values, baselines
 
 

@@ -30,7 +30,7 @@ from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.actor_critic import TrainedActor, make_actor_critic
-from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores, on_host
+from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
 from headrace.stages.trainer.on_policy.anchor import Anchor
 from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
@@ -574,7 +574,7 @@ def evaluate_rows(
                 judged = network.evaluate(inputs)[0]
             values.append(judged)
     found = torch.cat(values)
-    both = on_host(found if replicas.size == 1 else replicas.gathered(found, here, len(vectors)))
+    both = (found if replicas.size == 1 else replicas.gathered(found, here, len(vectors))).cpu().double().numpy()
     return CriticValues(both[:n], both[n:], heads=torch.cat(of_actor)[:n] if heads else None)
 
 

@@ -317,9 +317,3 @@ class Inputs(NamedTuple):
         """Return the rows selected by `index`, without memories."""
         rest = None if self.vectors_rest is None else self.vectors_rest[index]
         return Inputs(self.vectors[index], tuple(other[index] for other in self.others), vectors_rest=rest)
-
-
-def on_host(values: Tensor) -> NDArray[np.float64]:
-    """Copy values to a NumPy array, detached from the graph."""
-    found: NDArray[np.float64] = values.detach().cpu().numpy().astype(np.float64)
-    return found

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.network.layers import on_host
 from headrace.stages.trainer.on_policy.rollout import SequenceCuts
 from headrace.stages.trainer.trajectories import Chains
 
@@ -117,4 +116,4 @@ def evaluate_sequences(
         for at in range(0, len(finals), block):
             final_values.append(network.evaluate(finals.sequences(last[at : at + block], after[at : at + block]))[0])
     assert values is not None, "there is at least one row"
-    return CriticValues(on_host(values), on_host(torch.cat(final_values)), before, after)
+    return CriticValues(values.cpu().double().numpy(), torch.cat(final_values).cpu().double().numpy(), before, after)
