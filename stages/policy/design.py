@@ -312,25 +312,18 @@ def policy_layout(design: PolicyDesign) -> Layout:
         StageError: if the spec has no observation, or one that can't be learned from.
         LoadError: if the design names a custom network that can't be loaded.
     """
-    vectors = ObservationLayout(design.spec).vector_size
+    width = ObservationLayout(design.spec).vector_size
     tensors: list[tuple[str, tuple[int, ...]]] = []
-    if design.settings.normalize and vectors:
-        tensors += [(NORMALIZER_MEAN, (vectors,)), (NORMALIZER_INVERSE_STD, (vectors,))]
-    if design.plain:
-        tensors += _perceptron(design, vectors)
-    else:
-        tensors += load_attribute(ACTOR_TENSORS, None, "policy layout")(design)
-    return tuple(tensors)
-
-
-def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, ...]]]:
-    tensors: list[tuple[str, tuple[int, ...]]] = []
+    if design.settings.normalize and width:
+        tensors += [(NORMALIZER_MEAN, (width,)), (NORMALIZER_INVERSE_STD, (width,))]
+    if not design.plain:
+        return *tensors, *load_attribute(ACTOR_TENSORS, None, "policy layout")(design)
     for layer, hidden in enumerate(design.settings.widths):
         tensors += [(f"body.{layer}.weight", (width, hidden)), (f"body.{layer}.bias", (hidden,))]
         width = hidden
     tensors += [("action.weight", (width, design.output_size)), ("action.bias", (design.output_size,))]
     shape = design.log_sigma_shape(width)
-    return tensors if shape is None else [*tensors, ("log_sigma", shape)]
+    return tuple(tensors) if shape is None else (*tensors, ("log_sigma", shape))
 
 
 def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:

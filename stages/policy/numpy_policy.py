@@ -56,7 +56,6 @@ class NumpyPolicy:
                 "memory; use headrace.training.make_policy"
             )
         self._design = design
-        self._behavior_id = design.spec.behavior_id
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
         self._activation = _ACTIVATIONS[design.settings.activation]
@@ -140,7 +139,7 @@ class NumpyPolicy:
         """Compute the head outputs for several policies' rows, ordered by policy, using this policy's buffers."""
         for policy in policies:
             if not policy._weights:
-                raise StageError(f"{self._behavior_id}: no policy has been loaded")
+                raise StageError(f"{self._design.spec.behavior_id}: no policy has been loaded")
         d = len(observations[0])
         if not self._views or len(self._views[0]) != d:
             if not self._buffers or len(self._buffers[0]) < d:
@@ -171,7 +170,8 @@ class NumpyPolicy:
                 x = out
         if not np.isfinite(x).all():
             for policy, rows in zip(policies, parts, strict=True):
-                check_heads(self._behavior_id, policy.version, x[rows], tuple(o[rows] for o in observations))
+                seen = tuple(o[rows] for o in observations)
+                check_heads(self._design.spec.behavior_id, policy.version, x[rows], seen)
         return x
 
 
@@ -214,14 +214,6 @@ def _swish(x: Floats, scratch: Floats) -> None:
     x *= scratch
 
 
-def _tanh(x: Floats, scratch: Floats) -> None:
-    np.tanh(x, out=x)
-
-
-def _relu(x: Floats, scratch: Floats) -> None:
-    np.maximum(x, np.float32(0.0), out=x)
-
-
 def _elu(x: Floats, scratch: Floats) -> None:
     # For x ≤ 0, exp(x) - 1 ≥ x; for x > 0, the scratch array holds 0. The ELU is therefore the maximum of x and the
     # scratch array.
@@ -256,10 +248,10 @@ def _gelu(x: Floats, scratch: Floats) -> None:
 
 _ALL = [slice(None)]
 
-_ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
+_ACTIVATIONS: dict[str, Callable[[Floats, Floats], object]] = {
     "swish": _swish,
-    "tanh": _tanh,
-    "relu": _relu,
+    "tanh": lambda x, scratch: np.tanh(x, out=x),
+    "relu": lambda x, scratch: np.maximum(x, np.float32(0.0), out=x),
     "elu": _elu,
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,

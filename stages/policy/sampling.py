@@ -105,23 +105,17 @@ class ActionSampler:
     """
 
     def __init__(self, design: PolicyDesign) -> None:
-        self._spec = design.spec
-        self._actions = design.spec.actions
-        self._squashed = design.squashed
-        self._random_steps = design.random_steps
-        self._exploration, self._greedy = design.exploration, design.greedy
+        self._design, self._actions = design, design.spec.actions
         self._step = 0
         self.uniform = False
         """Whether the loaded policy currently samples uniformly and ignores the head outputs."""
         self._branches = branch_slices(design.spec)
         self._own_spreads = design.squashed or design.gsde is not None
         self._gaussian_heads = design.head_size - self._actions.mask_size
-        self._gives_heads = ACTION_HEADS in design.extra_columns
         self.log_sigma = np.zeros(0, np.float32)
         """[C] log σ of a Gaussian that is not squashed; zeros until a policy is loaded."""
         self.noise = None if design.gsde is None else StateNoise(design)
         """gSDE's noise, which replaces independent noise for each action; None without gSDE."""
-        self._remembered = design.memory_size
 
     def adopt(self, update: PolicyUpdate, log_sigma: Floats | None = None) -> None:
         """Sample for this policy from now on, uniformly if its trainer has taken at most `random_steps` steps.
@@ -129,7 +123,7 @@ class ActionSampler:
         The snapshots that self-play opponents use are never sampled uniformly. `log_sigma` is the policy's parameter of
         this name, if it has one.
         """
-        self.uniform = update.step < self._random_steps and update.snapshot < 0
+        self.uniform = update.step < self._design.random_steps and update.snapshot < 0
         self._step = update.step
         if self.noise is not None and log_sigma is not None:
             self.noise.load(log_sigma)
@@ -151,7 +145,7 @@ class ActionSampler:
         `encoding` [d, features] is the output of the last hidden layer, and `memories` [d, m] are those of the network
         after the decision. `recall` has the network's memories before the decision, then the noise's rows.
         """
-        m, noise = self._remembered, None
+        m, noise = self._design.memory_size, None
         kept = None if recall is None or recall.memories.shape[1] == m else recall.memories[:, m:]
         keeps = kept is not None
         if self.noise is not None and not (deterministic or self.uniform):
@@ -193,9 +187,9 @@ class ActionSampler:
         """
         d, c = len(heads), self._actions.continuous_size
         log_sigma = self.log_sigma if log_sigma is None else log_sigma
-        deterministic = deterministic or self._greedy
-        if self._exploration is not None and not deterministic:
-            heads, log_sigma = self._explored(self._exploration, heads, log_sigma, masks, random)
+        deterministic = deterministic or self._design.greedy
+        if self._design.exploration is not None and not deterministic:
+            heads, log_sigma = self._explored(self._design.exploration, heads, log_sigma, masks, random)
         uniform = self.uniform and not deterministic
         log_probs = np.empty((d, c + len(self._branches)), np.float32)
         columns: dict[str, Array] = {}
@@ -204,7 +198,7 @@ class ActionSampler:
         if c:
             drawn = self._sample_continuous(heads, log_sigma, random, deterministic, noise, log_probs[:, :c])
             columns["continuous_actions"] = drawn
-            continuous = environment_actions(self._actions, drawn, self._squashed)
+            continuous = environment_actions(self._actions, drawn, self._design.squashed)
         if self._branches:
             logits = heads[:, self._gaussian_heads :]
             if uniform:
@@ -220,7 +214,7 @@ class ActionSampler:
         columns["log_probs"] = log_probs
         if self._actions.masked:
             columns["action_masks"] = np.ones((d, self._actions.mask_size), np.bool_) if masks is None else masks
-        if self._gives_heads:
+        if ACTION_HEADS in self._design.extra_columns:
             columns[ACTION_HEADS] = self._action_heads(heads, log_sigma)
         return ActionBatch(continuous, discrete), columns
 
@@ -235,7 +229,7 @@ class ActionSampler:
         """Return the head outputs [d, H] and log σ [d, C] of the distributions that explore."""
         masks = np.ones((len(heads), self._actions.mask_size), np.bool_) if masks is None else masks
         self._check_masks(masks)
-        given = split_action_heads(self._spec, self._action_heads(heads, log_sigma))
+        given = split_action_heads(self._design.spec, self._action_heads(heads, log_sigma))
         allowed = tuple([masks[:, branch] for branch in self._branches])
         changed = exploration.explored(given, allowed, random, self._step)
         spreads = [changed.log_sigmas] if self._own_spreads else []
@@ -261,14 +255,15 @@ class ActionSampler:
             standard = random.standard_normal((len(heads), c), np.float32)
         elif noise is not None and not deterministic:
             standard = noise * np.exp(-log_sigma)
-        return (sample_squashed if self._squashed else sample_gaussian)(heads[:, :c], log_sigma, standard, log_probs)
+        sample = sample_squashed if self._design.squashed else sample_gaussian
+        return sample(heads[:, :c], log_sigma, standard, log_probs)
 
     def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
         """Build the column `action_heads` [d, 2·C + choices] from these head outputs, as a new array."""
         c = self._actions.continuous_size
         if self._own_spreads or not c:
             column = heads.copy()
-            if self._squashed:
+            if self._design.squashed:
                 np.clip(column[:, c : 2 * c], *LOG_SIGMA_LIMITS, out=column[:, c : 2 * c])
             return column
         column = np.empty((len(heads), heads.shape[1] + c), np.float32)
@@ -283,7 +278,7 @@ class ActionSampler:
             if not open_rows.all():
                 row = int(np.flatnonzero(~open_rows)[0])
                 raise StageError(
-                    f"{self._spec.behavior_id}: the action mask of row {row} forbids all "
+                    f"{self._design.spec.behavior_id}: the action mask of row {row} forbids all "
                     f"{branch.stop - branch.start} choices of branch {index}; "
                     "an environment must leave at least one"
                 )

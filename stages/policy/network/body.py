@@ -163,12 +163,8 @@ class Memory(nn.Module):
             Outputs [B, m / 2], and the memories [B / L, m] after each sequence's last row.
         """
         sequences = features.view(len(features) // length, length, features.shape[1])
-        if memories is None:
-            outputs, (h, c) = self.lstm(sequences)
-        else:
-            before = memories.unsqueeze(0)
-            h, c = before[..., : self.size].contiguous(), before[..., self.size :].contiguous()
-            outputs, (h, c) = self.lstm(sequences, (h, c))
+        before = None if memories is None else tuple(half.contiguous() for half in memories[None].chunk(2, dim=2))
+        outputs, (h, c) = self.lstm(sequences, before)
         return outputs.reshape(-1, self.size), torch.cat((h, c), dim=2).squeeze(0)
 
 

@@ -239,17 +239,13 @@ def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor
     """Copy the given rows of a host tensor to a device, as in `to_device`."""
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
-        return _selected(tensor, rows).to(where)
+        if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
+            # Images with channels innermost in memory keep that memory format.
+            return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2).to(where)
+        return tensor.index_select(0, rows).to(where)
     # Gather directly into pinned memory, because images are too large to copy twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
     return _send(torch.index_select(tensor, 0, rows, out=pinned), where)
-
-
-def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Select rows; images with channels innermost in memory keep that memory format."""
-    if tensor.ndim != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor.index_select(0, rows)
-    return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
 
 
 # Copies do not wait for computations on a GPU, but computations wait for their copies.
