@@ -170,8 +170,8 @@ class NumpyPolicy:
                 x = out
         if not np.isfinite(x).all():
             for policy, rows in zip(policies, parts, strict=True):
-                seen = tuple(o[rows] for o in observations)
-                check_heads(self._design.spec.behavior_id, policy.version, x[rows], seen)
+                observed = tuple(o[rows] for o in observations)
+                check_heads(self._design.spec.behavior_id, policy.version, x[rows], observed)
         return x
 
 

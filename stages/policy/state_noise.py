@@ -42,7 +42,6 @@ class StateNoise:
         assert design.gsde is not None, "the settings ask for it"
         self._settings = design.gsde
         self._continuous = design.spec.actions.continuous_size
-        self._period = np.inf if self._settings.sample_freq < 0 else self._settings.sample_freq
         self._limit = design.mean_limit
         self._sigma = np.zeros((0, self._continuous), np.float32)
 
@@ -78,7 +77,7 @@ class StateNoise:
         kept = np.zeros((d, 1 + size), np.float32) if kept is None else kept.copy()
         over: NDArray[np.intp] = np.flatnonzero(kept[:, 0] <= 0)
         if len(over):
-            kept[over, 0] = self._period
+            kept[over, 0] = np.inf if self._settings.sample_freq < 0 else self._settings.sample_freq
             kept[over, 1:] = random.standard_normal((len(over), size), np.float32)
         kept[:, 0] -= 1
         matrices = kept[:, 1:].reshape(d, features, self._continuous) * self._sigma

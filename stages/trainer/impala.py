@@ -328,7 +328,7 @@ class ImpalaUpdate(NetworkUpdate):
         h, n, rows = self.settings, len(unrolls.acted), unrolls.all_rows
         heads, both, log_probs, entropy = self.forward(unrolls)
         values, of_critic = both[:n], both.detach().cpu().double().numpy()
-        log_ratios = log_probs.detach().cpu().double().numpy() - unrolls.acted
+        log_ratios = np.subtract(log_probs.detach().cpu().double().numpy(), unrolls.acted)
         of_trajectories = of_critic[n:], unrolls.lengths, unrolls.valueless, self.gammas, self._limits
         targets, advantages = vtrace(log_ratios, unrolls.rewards, of_critic[:n], *of_trajectories)
         weights = advantages.sum(axis=1)

@@ -51,17 +51,14 @@ class TrainedActor(FlatVectors):
 
     Args:
         parameters: leaf tensors keyed by name, which become views into `values`.
-        log_sigma: see the attribute.
-        squashed: see the attribute.
-        shared: see the attribute.
-
-    Attributes:
-        acting_views: views of the actor's parameters, without the normaliser's, keyed by their names in
-            `PolicyUpdate.layout`.
         log_sigma: [C] log standard deviation of continuous actions, shared by all states; None if it depends on the
             state.
         squashed: whether continuous actions are the tanh of a draw from the heads' Gaussian.
         shared: whether all parts share a body.
+
+    Attributes:
+        acting_views: views of the actor's parameters, without the normaliser's, keyed by their names in
+            `PolicyUpdate.layout`.
     """
 
     def __init__(

@@ -71,7 +71,13 @@ class CustomNetwork(nn.Module):
             lambda: make(specs, design.settings), "could not be created with (observations, settings)"
         )
         self._check_layers()
-        self.size, self.goal_size = self._encoding_size(), 0
+        size = getattr(self.network, "encoding_size", None)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise StageError(
+                f"{self._label}: its attribute encoding_size, the width of what forward returns, must be a positive "
+                f"integer, got {size!r}; set it in __init__"
+            )
+        self.size, self.goal_size = size, 0
         zeros = [torch.zeros(_TRIED_ROWS, *specs[index].shape) for index in layout.others]
         self._try(Inputs(torch.zeros(_TRIED_ROWS, layout.vector_size), tuple(zeros)))
 
@@ -103,15 +109,6 @@ class CustomNetwork(nn.Module):
         for name, parameter in self.network.named_parameters():
             if parameter.dtype != torch.float32:
                 raise StageError(f"{self._label}: its parameter {name!r} is {parameter.dtype}; expected torch.float32")
-
-    def _encoding_size(self) -> int:
-        size = getattr(self.network, "encoding_size", None)
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise StageError(
-                f"{self._label}: its attribute encoding_size, the width of what forward returns, must be a positive "
-                f"integer, got {size!r}; set it in __init__"
-            )
-        return size
 
     def _try(self, zeros: Inputs) -> None:
         """Run the module once on zeros, so mistakes are reported before training."""

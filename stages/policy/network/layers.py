@@ -298,10 +298,9 @@ class Inputs(NamedTuple):
     @classmethod
     def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
         """Make inputs from encoded observations, without memory; on the CPU they may share the arrays' memory."""
-        others = list[Tensor]()
-        for other in encoded.others:
-            # Arrays from another process are read-only, which torch tensors can't be.
-            others.append(to_device(torch.from_numpy(np.require(other, requirements=("C", "W"))), device))
+        # Arrays from another process are read-only, which torch tensors can't be.
+        writable = [torch.from_numpy(np.require(other, requirements=("C", "W"))) for other in encoded.others]
+        others = [to_device(other, device) for other in writable]
         vectors: Array = encoded.vectors.astype(np.float32, copy=False)
         inputs = cls(to_device(torch.from_numpy(vectors), device), tuple(others))
         if vectors is encoded.vectors:

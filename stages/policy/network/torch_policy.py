@@ -53,14 +53,12 @@ class TorchPolicy:
     """
 
     def __init__(self, design: PolicyDesign, device: str = "cpu") -> None:
-        self._device = device
-        self._spec = design.spec
+        self._design, self._device = design, device
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
         self._sampler = ActionSampler(design)
         self._actor = untrained_actor(design).to(device)
         self._normalizer: Normalized | None = None
-        self._head_size, self._remembered = design.head_size, design.memory_size
         self.memory_size = design.memory_size + noise_size(design, self._layout)
         self.previous_action_size = design.previous_action_size
         self.version = -1
@@ -84,7 +82,7 @@ class TorchPolicy:
         recall: Recall | None = None,
     ) -> Decision:
         """See `ActingPolicy.act`."""
-        recall = recall or nothing_recalled(self, self._spec.actions, len(observations[0]))
+        recall = recall or nothing_recalled(self, self._design.spec.actions, len(observations[0]))
         heads, encoding, memories = self.heads(observations, recall)
         return self._sampler.decide(heads, encoding, masks, random, deterministic, recall, memories)
 
@@ -97,24 +95,25 @@ class TorchPolicy:
             NotFiniteError: if a head output is NaN or infinite.
             StageError: if no policy is loaded yet.
         """
+        m = self._design.memory_size
         if self.version < 0:
-            raise StageError(f"{self._spec.behavior_id}: no policy has been loaded")
+            raise StageError(f"{self._design.spec.behavior_id}: no policy has been loaded")
         if not len(observations[0]):  # torch's layers reject empty batches
-            nobody, features = np.empty((0, self._head_size), np.float32), self._actor.action.in_features
-            memories = np.empty((0, self._remembered), np.float32) if self._remembered else None
-            return nobody, np.empty((0, features), np.float32), memories
+            sizes = self._design.head_size, self._actor.action.in_features, m
+            heads, encoding, memories = (np.empty((0, size), np.float32) for size in sizes)
+            return heads, encoding, memories if m else None
         encoded = encoded_as_seen(self._observations, self._normalizer, observations)
         with torch.inference_mode(), one_thread():
             inputs = Inputs.from_encoded(encoded, self._device)
-            if recall is not None and self._remembered:
+            if recall is not None and m:
                 inputs = inputs._replace(
                     previous_actions=torch.from_numpy(recall.previous_actions).to(self._device),
-                    memories=torch.from_numpy(recall.memories[:, : self._remembered]).to(self._device),
+                    memories=torch.from_numpy(recall.memories[:, :m]).to(self._device),
                 )
-            encoding, after = self._actor.body(inputs)
-            heads: Floats = self._actor.heads(encoding).cpu().numpy()
-        check_heads(self._spec.behavior_id, self.version, heads, observations)
-        return heads, encoding.cpu().numpy(), None if after is None else after.cpu().numpy()
+            hidden, after = self._actor.body(inputs)
+            heads = self._actor.heads(hidden).cpu().numpy()
+        check_heads(self._design.spec.behavior_id, self.version, heads, observations)
+        return heads, hidden.cpu().numpy(), None if after is None else after.cpu().numpy()
 
 
 Normalized = tuple[Array, Floats]
