@@ -278,6 +278,11 @@ class FlatActor(TrainedActor, Generic[Trained]):
         own = {name: named[f"actor.{name}"] for name, _ in self.module.actor.named_parameters()}
         return self.module.actor.acting_views(own)
 
+    def heads(self, inputs: Inputs) -> Tensor:
+        """Return the action head outputs [B, H] for B rows, with the actor's memories."""
+        found: Tensor = self.module.actor(inputs)[0]
+        return found
+
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):
     """An actor and a critic as two modules. The critic has its own body, of the actor's shape, or shares the actor's.
@@ -302,11 +307,6 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
         encoding, _ = actor.body(inputs)
         of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
         return actor.heads(encoding), self.module.value(of_critic)
-
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the action head outputs [B, H] for B rows, with the actor's memories."""
-        found: Tensor = self.module.actor(inputs)[0]
-        return found
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return values [B, S], and the critic's memories [B / L, m] after each sequence's last row, if any.
