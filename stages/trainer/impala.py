@@ -307,7 +307,8 @@ class ImpalaUpdate(NetworkUpdate):
         """
         h, n, rows = self.settings, len(unrolls.acted), unrolls.all_rows
         heads, both, log_probs, entropy = self.forward(unrolls)
-        values, of_critic, log_ratios = both[:n], on_host(both), on_host(log_probs) - unrolls.acted
+        values, of_critic = both[:n], on_host(both)
+        log_ratios = np.subtract(on_host(log_probs), unrolls.acted)
         of_trajectories = of_critic[n:], unrolls.lengths, unrolls.valueless, self.gammas, self._limits
         targets, advantages = vtrace(log_ratios, unrolls.rewards, of_critic[:n], *of_trajectories)
         weights = advantages.sum(axis=1)

@@ -317,11 +317,6 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
     def __init__(self, design: PolicyDesign, signals: int, random: np.random.Generator, device: str = "cpu") -> None:
         super().__init__(seeded(random, lambda: _ActorAndGroupCritic(design, signals)), device)
 
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the actor's head outputs [B, H]."""
-        found: Tensor = self.module.actor(inputs)[0]
-        return found
-
     def evaluate(self, teams: Teams, /) -> tuple[Tensor, Tensor | None]:
         """Return values and baselines, concatenated [B, 2S], and memories [B / L, 2m] after each sequence, if any."""
         values, baselines, memories = self.module.critic(teams)
