@@ -26,22 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
-from headrace.stages.trainer.fast.choice import manual_gradients
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers
 from headrace.stages.trainer.impala import ImpalaUpdate, RecordedRows, Unrolls
-from headrace.stages.trainer.protocol import TrainerContext
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
-
-
-def accelerated_impala(
-    update: ImpalaUpdate, context: TrainerContext, design: PolicyDesign
-) -> tuple[ImpalaUpdate | None, str]:
-    """Return the fastest equivalent of an update, or None; and the words for the log."""
-    fits, why = manual_gradients(update.network, context, design)
-    return (ManualImpalaUpdate(update) if fits else None), why
 
 
 class ManualImpalaUpdate(ImpalaUpdate):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
 
@@ -12,27 +11,13 @@ import torch
 from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import to_device
-from headrace.stages.trainer.fast.choice import capture, log_uncaptured, manual_gradients
 from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers, mean_of
 from headrace.stages.trainer.on_policy.rollout import Minibatch, MinibatchArrays, PackedColumns
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import GradientStep, PPOUpdate
-from headrace.stages.trainer.protocol import TrainerContext
-
-
-def accelerated_ppo(update: PPOUpdate, context: TrainerContext, design: PolicyDesign) -> tuple[PPOUpdate | None, str]:
-    """Return the fastest equivalent of an update, or None; and the words for the log."""
-    fits, why = manual_gradients(update.network, context, design)
-    if fits:
-        return ManualPPOUpdate(update), why
-    graphs, words = capture(context)
-    if graphs is None:
-        return None, words if torch.device(context.device).type == "cuda" else why
-    return CapturedPPOUpdate(update, graphs, partial(log_uncaptured, context.behavior)), words
 
 
 class ManualPPOUpdate(PPOUpdate):

@@ -39,15 +39,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, to_device
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.trainer.fast.choice import capture, in_words, log_uncaptured
 from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
 from headrace.stages.trainer.fast.perceptrons import Numbers, mean_of
-from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.replay.minibatch import ReplayMinibatch, UpdateMeasures
 from headrace.stages.trainer.sac import SACUpdate
 
@@ -58,24 +55,6 @@ FEW = 32
 _ROWS_AT_ONCE = 32
 """Row counts are padded to multiples of this number, because oneDNN compiles kernels for each row count."""
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
-
-
-def accelerated_sac(update: SACUpdate, context: TrainerContext, design: PolicyDesign) -> tuple[SACUpdate | None, str]:
-    """Return the fastest equivalent of an update, or None; and the words for the log."""
-    if torch.device(context.device).type == "cuda":
-        graphs, why = capture(context)
-        if graphs is None:
-            return None, why
-        return CapturedSACUpdate(update, graphs, partial(log_uncaptured, context.behavior)), why
-    if not design.plain:
-        return None, "its networks are more than perceptrons over vectors"
-    if design.spec.actions.discrete_branches:
-        return None, "some of its actions are discrete"
-    if design.gsde is not None:
-        return None, "its noise depends on the state (network_settings.gsde)"
-    if torch.device(context.device).type != "cpu":
-        return None, f"it learns on {context.device}"
-    return ManualSACUpdate(update), in_words()
 
 
 class ManualSACUpdate(SACUpdate):
