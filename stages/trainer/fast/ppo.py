@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import to_device
-from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
+from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, CudaGraphs, copied
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers, mean_of
 from headrace.stages.trainer.on_policy.rollout import Minibatch, MinibatchArrays, PackedColumns
 from headrace.stages.trainer.on_policy.trainer import Coefficients
@@ -161,7 +161,7 @@ class CapturedPPOUpdate(PPOUpdate):
         tell: called once with the reason if steps are not captured.
     """
 
-    def __init__(self, update: PPOUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
+    def __init__(self, update: PPOUpdate, graphs: CudaGraphs, tell: Callable[[str], None]) -> None:
         super().__init__(update.network, update.spec, update.settings, update.replicas, update.anchor)
         self._captured = CapturedStep(self._uncaptured, graphs, tell)
         self._weights = self._scheduled = update.network.values[:0]

@@ -43,7 +43,7 @@ from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, to_device
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
+from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, CudaGraphs, copied
 from headrace.stages.trainer.fast.perceptrons import Numbers, mean_of
 from headrace.stages.trainer.replay.minibatch import ReplayMinibatch, UpdateMeasures
 from headrace.stages.trainer.sac import SACUpdate
@@ -381,7 +381,7 @@ class CapturedSACUpdate(SACUpdate):
         tell: called once with the reason if steps are not captured.
     """
 
-    def __init__(self, update: SACUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
+    def __init__(self, update: SACUpdate, graphs: CudaGraphs, tell: Callable[[str], None]) -> None:
         super().__init__(update.networks, update.design, update.settings, update.replicas)
         self._captured = CapturedStep(self._uncaptured, graphs, tell)
         self._rate = 0.0
