@@ -77,11 +77,16 @@ class ManualPerceptrons:
     def __init__(self, network: ActorCritic, rows: int, use_kernels: bool = True) -> None:
         weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
         gradients = network.named_views(network.gradients)
-        self._layers = make_layers(
-            network.activation, weights, gradients, network.layers, network.products, rows, use_kernels
-        )
-        self._action = _Head("action", weights, gradients)
-        self._value = _Head("value", weights, gradients) if "value.weight" in weights else None
+        layers = [_of_layer(f"body.{i}", weights, gradients) for i in range(network.layers)]
+        sizes = [weight.shape[2] for weight, *_ in layers]
+        kind: type[Any] = _NarrowLayer  # any kind works for all sizes; this chooses the fastest
+        if max(sizes) >= FEWEST_OF_TORCH or max(sizes) * rows >= LEAST_OF_TORCH:
+            kind = _WideLayer
+        elif use_kernels and compiled.compiles(network.activation, sizes, network.values.dtype):
+            kind = _CompiledLayer
+        self._layers = [kind(network.activation, network.products, *parameters) for parameters in layers]
+        self._action = Head(*_of_layer("action", weights, gradients))
+        self._value = Head(*_of_layer("value", weights, gradients)) if "value.weight" in weights else None
         self._inputs = torch.empty(0)
         self.heads = self.values = self.of_heads = self.of_values = np.empty((0, 0), self._action.weight.dtype)
 
@@ -124,18 +129,26 @@ class ManualPerceptrons:
         self.values, self.of_values = (np.empty((signals, rows), kind) for _ in range(2))
 
 
-class _Head:
-    """A linear layer on top of a tower, made from named parameters and gradients; its outputs have rows last."""
+def _of_layer(name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return a layer's weight and bias, and their gradients, given parameters and gradients keyed by name."""
+    return [of[f"{name}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")]
 
-    def __init__(self, name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-        self.weight, self._bias, self._of_weight, self._of_bias = (
-            of[f"{name}.{what}"].numpy() for of in (weights, gradients) for what in ("weight", "bias")
-        )
 
-    def forward(self, encoding: Numbers, outputs: Numbers) -> None:
-        """Write the outputs for an encoding [R, U] to `outputs`."""
-        np.matmul(self.weight.T, encoding.T, out=outputs)
+class Head:
+    """A linear layer on top of a tower; its outputs have rows last.
+
+    Args:
+        parameters: the weight [U, H] and the bias [H], and their gradients, which are overwritten.
+    """
+
+    def __init__(self, *parameters: Tensor) -> None:
+        self.weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
+
+    def forward(self, encoding: Numbers, outputs: Numbers | None = None) -> Numbers:
+        """Return the outputs [H, R] for an encoding [R, U], in the array `outputs` if one is given."""
+        outputs = np.matmul(self.weight.T, encoding.T, out=outputs)
         outputs += self._bias[:, None]
+        return outputs
 
     def backward(self, encoding: Numbers, of_outputs: Numbers) -> None:
         """Write the gradients of the layer's weight and bias."""
@@ -377,32 +390,3 @@ class _WideLayer:
         torch.bmm(self._ones, self.delta, out=self._of_bias)
         if before is not None:
             self._multiply(self.delta, self._weight.transpose(1, 2), out=before.delta)
-
-
-def make_layers(
-    activation: str,
-    weights: Mapping[str, Tensor],
-    gradients: Mapping[str, Tensor],
-    count: int,
-    products: HiddenProducts,
-    rows: int,
-    use_kernels: bool,
-) -> list[Any]:
-    """Make a body's layers, from first to last, given parameters and gradients keyed by name.
-
-    The layers are chosen to be fast for minibatches of `rows` rows, but work for any size.
-    """
-    of_layer = [
-        [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)
-    ]
-    sizes = [weight.shape[2] for weight, *_ in of_layer]
-    kind: type[Any] = _NarrowLayer
-    if max(sizes) >= FEWEST_OF_TORCH or max(sizes) * rows >= LEAST_OF_TORCH:
-        kind = _WideLayer
-    elif (
-        use_kernels
-        and compiled.compiles(activation, sizes, of_layer[0][0].dtype)
-        and all(each.is_contiguous() for parameters in of_layer for each in parameters)
-    ):  # the parameters of torch modules are transposed views
-        kind = _CompiledLayer
-    return [kind(activation, products, *parameters) for parameters in of_layer]

@@ -44,7 +44,7 @@ from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, W
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, CudaGraphs, copied
-from headrace.stages.trainer.fast.perceptrons import Numbers, mean_of
+from headrace.stages.trainer.fast.perceptrons import Head, Numbers, mean_of
 from headrace.stages.trainer.replay.minibatch import UpdateMeasures
 from headrace.stages.trainer.sac import SACUpdate, StepInputs
 
@@ -95,7 +95,7 @@ class ManualSACUpdate(SACUpdate):
         with np.errstate(all="ignore"):  # the caller checks for NaN and infinity after the updates
             heads = self._both(lambda at: self._policy.forward((seen, following)[at], self._of_actor[at]))
             draw = _Draw(np.concatenate(heads, axis=1), noise.numpy().T)
-            drawn_here, drawn_next = torch.from_numpy(draw.actions.T).split(rows)
+            drawn_here, drawn_next = torch.split(torch.from_numpy(draw.actions.T), rows)
             judged = torch.cat((seen.repeat(2, 1), torch.cat((batch.continuous, drawn_here))), dim=1)
             following = torch.cat((following, drawn_next), dim=1)
 
@@ -217,10 +217,8 @@ class ManualPerceptron:
         for weight, *_ in self.hidden:
             if not products.rounds(weight):
                 products.provider(weight)  # chosen by measuring, so before a second thread starts
-        parameters = _parameters(head)
-        self._head_weight = parameters[0]
-        self._head, bias, self._of_head, self._of_bias = (each.numpy() for each in parameters)
-        self._bias = bias[:, None]
+        self._head_weight, bias, of_weight, of_bias = _parameters(head)
+        self._head = Head(self._head_weight.t(), bias, of_weight.t(), of_bias)
         self._activate, self._slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self.keeps_z = activation in SLOPE_OF_INPUT
         """Whether the activation's derivative is computed from the activation's input instead of its output."""
@@ -234,9 +232,7 @@ class ManualPerceptron:
             self._products.layer(bias, x, weight, z)
             self._activate(z, y)
             x = y
-        outputs: Numbers = self._head @ x.numpy().T
-        outputs += self._bias
-        return outputs
+        return self._head.forward(x.numpy())
 
     def back(self, of_outputs: Numbers, room: ActivationBuffers) -> Tensor:
         """Compute all layers' δ, for use by `learn`; return the first layer's δ [n, U].
@@ -266,8 +262,7 @@ class ManualPerceptron:
             room: holds the δ that `back` computed.
         """
         rows = of_outputs.shape[1]
-        np.matmul(of_outputs, room.ys[-1][:rows].numpy(), out=self._of_head)
-        np.add.reduce(of_outputs, axis=1, out=self._of_bias)
+        self._head.backward(room.ys[-1][:rows].numpy(), of_outputs)
         for (weight, _, of_weight, of_bias), inputs, deltas in zip(
             self.hidden, (room.x, *room.ys), room.deltas, strict=False
         ):
