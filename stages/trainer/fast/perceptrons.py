@@ -163,16 +163,21 @@ class ActionLikelihood:
         network: the network with the standard deviations, whose gradient is overwritten.
         actions: the behaviour's actions.
         use_kernels: whether compiled code may be used if it is installed.
+
+    Attributes:
+        branches: the positions of each branch among head outputs, which begin with the means.
+        log_sigma: [C] the log standard deviations; None without continuous actions.
+        of_log_sigma: [C] their gradient.
     """
 
     def __init__(self, network: ActorCritic, actions: ActionSpec, use_kernels: bool = True) -> None:
         ends = list(accumulate(actions.discrete_branches, initial=actions.continuous_size))
-        self._branches = [slice(first, end) for first, end in pairwise(ends)]
+        self.branches = [slice(first, end) for first, end in pairwise(ends)]
         self._continuous = actions.continuous_size
-        self._log_sigma = self._of_log_sigma = None
+        self.log_sigma = self.of_log_sigma = None
         if "log_sigma" in network.parameters:
-            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
-            self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
+            self.log_sigma = network.parameters["log_sigma"].detach().numpy()
+            self.of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
         self._deviations = self._inverse_sigma = np.empty(0)
         self._log_ps: list[Numbers] = []
         self._ps: list[Numbers] = []
@@ -196,11 +201,11 @@ class ActionLikelihood:
         `coefficients` are clip range, entropy weight and share. Returns the policy loss, the entropy, and the
         log-ratios [P, R].
         """
-        columns = 1 if joint else self._continuous + len(self._branches)
+        columns = 1 if joint else self._continuous + len(self.branches)
         log_ratios = np.empty((columns, heads.shape[1]), np.float32)
         given = heads, rows.continuous, rows.choices, rows.penalties, rows.old_log_probs, rows.advantages
-        settings = self._sizes, self._log_sigma, joint, *coefficients
-        return *compiled.kernels.surrogate(*given, *settings, of_heads, self._of_log_sigma, log_ratios), log_ratios
+        settings = self._sizes, self.log_sigma, joint, *coefficients
+        return *compiled.kernels.surrogate(*given, *settings, of_heads, self.of_log_sigma, log_ratios), log_ratios
 
     def forward(
         self, heads: Numbers, actions: Numbers, choices: Sequence[NDArray[np.int64]], penalties: Numbers
@@ -214,23 +219,23 @@ class ActionLikelihood:
             penalties: [H - C, R] penalties added to the logits; [0, R] without masks.
         """
         rows = heads.shape[1]
-        log_probs = np.empty((self._continuous + len(self._branches), rows), heads.dtype)
+        log_probs = np.empty((self._continuous + len(self.branches), rows), heads.dtype)
         entropy = 0.0
-        if self._log_sigma is not None:
-            log_sigma = self._log_sigma[:, None]
+        if self.log_sigma is not None:
+            log_sigma = self.log_sigma[:, None]
             self._inverse_sigma = np.exp(-log_sigma)
             self._deviations = (actions - heads[: self._continuous]) * self._inverse_sigma
             columns = log_probs[: self._continuous]
             np.multiply(self._deviations, self._deviations, out=columns)
             columns *= -0.5
             columns -= log_sigma + _HALF_LOG_TWO_PI
-            entropy += mean_of(self._log_sigma) + _HALF_LOG_TWO_PI_E
-        if not self._branches:
+            entropy += mean_of(self.log_sigma) + _HALF_LOG_TWO_PI_E
+        if not self.branches:
             return log_probs, entropy
         if len(self._numbers) != rows:
             self._numbers = np.arange(rows)
         self._log_ps, self._ps, self._row_entropies, self._chosen = [], [], [], []
-        for column, (branch, chosen) in enumerate(zip(self._branches, choices, strict=True), self._continuous):
+        for column, (branch, chosen) in enumerate(zip(self.branches, choices, strict=True), self._continuous):
             logits = heads[branch]
             if len(penalties):
                 logits = logits + penalties[branch.start - self._continuous : branch.stop - self._continuous]
@@ -256,18 +261,18 @@ class ActionLikelihood:
             of_entropy: the gradient of the entropy.
             of_heads: [H, R] the array that receives the head outputs' gradients.
         """
-        if self._of_log_sigma is not None:
+        if self.of_log_sigma is not None:
             mine = of_log_probs[: self._continuous]
             means, deviations = of_heads[: self._continuous], self._deviations
             np.multiply(mine, deviations, out=means)
             of_sigma = means * deviations
             of_sigma -= mine
-            np.add.reduce(of_sigma, axis=1, out=self._of_log_sigma)
-            self._of_log_sigma += of_entropy / self._continuous
+            np.add.reduce(of_sigma, axis=1, out=self.of_log_sigma)
+            self.of_log_sigma += of_entropy / self._continuous
             means *= self._inverse_sigma
         rows = of_heads.shape[1]
         for number, (branch, log_p, p, entropies, at) in enumerate(
-            zip(self._branches, self._log_ps, self._ps, self._row_entropies, self._chosen, strict=True)
+            zip(self.branches, self._log_ps, self._ps, self._row_entropies, self._chosen, strict=True)
         ):
             mine = of_log_probs[self._continuous + number if len(of_log_probs) > 1 else 0]
             logits = of_heads[branch]
