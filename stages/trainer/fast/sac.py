@@ -1,19 +1,14 @@
 """SAC's update, accelerated: manual gradients on a CPU for perceptrons and continuous actions, and CUDA graphs.
 
 This code replaces autograd for the network that most agents with continuous actions have. It records no graph, writes
-large arrays to buffers allocated once, and needs one pass of the policy for both s and s', and one pass of each Q for
-both (s, a) and (s, ã). Autograd remains the reference: tests compare the two.
+the layers' results to buffers allocated once, and needs one pass of each Q for both (s, a) and (s, ã).
+Autograd remains the reference: tests compare the two.
 
 Axis letters: B rows, U units, C actions, S reward signals. Head outputs, values, and arrays computed from these have
 rows last.
 
-**Perceptrons** (`ManualPerceptron`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
-
-    ∂L/∂Wₕ = ∂L/∂h·y     ∂L/∂bₕ = Σ_B ∂L/∂h     ∂L/∂y = ∂L/∂hᵀ·Wₕ
-
-and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
-
-    ∂L/∂W = δᵀ·x         ∂L/∂b = Σ_B δ           ∂L/∂x = δ·W.
+**Perceptrons** (`ManualPerceptron`). The equations are those of `perceptrons`, for one tower and for weights as torch
+stores them: z = x·Wᵀ + b.
 
 **The policy.** With noise ε, log σ within its limits, u = μ + σ·ε and ã = tanh u,
 
@@ -95,9 +90,11 @@ class ManualSACUpdate(SACUpdate):
         with np.errstate(all="ignore"):  # the caller checks for NaN and infinity after the updates
             heads = self._both(lambda at: self._policy.forward((seen, following)[at], self._of_actor[at]))
             draw = _Draw(np.concatenate(heads, axis=1), noise.numpy().T)
-            drawn_here, drawn_next = torch.split(torch.from_numpy(draw.actions.T), rows)
-            judged = torch.cat((seen.repeat(2, 1), torch.cat((batch.continuous, drawn_here))), dim=1)
-            following = torch.cat((following, drawn_next), dim=1)
+            # NumPy takes a third of torch's time to put so few columns side by side.
+            here, drawn_actions = seen.numpy(), draw.actions.T
+            actions = np.concatenate((batch.continuous.numpy(), drawn_actions[:rows]))
+            judged = torch.from_numpy(np.concatenate((np.concatenate((here, here)), actions), axis=1))
+            following = torch.from_numpy(np.concatenate((following.numpy(), drawn_actions[rows:]), axis=1))
 
             def values_of(at: int) -> tuple[Numbers, Numbers]:
                 """Return a target network's values [S, B], and its Q's for the actions taken, then drawn [S, 2B]."""
