@@ -112,10 +112,10 @@ class TrainerContext:
     device: str = "cpu"
     """The torch device to compute on."""
     accelerated: bool = True
-    """Whether updates may be computed faster than the trainers are written; `make_trainer` then sets `accelerate`."""
+    """Whether updates may be computed faster than the trainers are written."""
     accelerate: Callable[[Any, TrainerContext, PolicyDesign], Any] = lambda update, context, design: update
-    """Returns the update that a built-in trainer uses, given the one that it has made; see `fast.accelerate`. By
-    default, it is that one, which computes its gradients by autograd."""
+    """Returns the update that a built-in trainer uses, given the one that it has made; `make_trainer` sets
+    `fast.accelerate`. By default, it is that one, which computes its gradients by autograd."""
     products: ProductSettings = TORCHS_OWN
     """How matrix products and convolutions of wide hidden layers are computed."""
     agents: int = 1

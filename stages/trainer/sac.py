@@ -23,7 +23,7 @@ from functools import partial
 from itertools import count
 from math import log
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -455,6 +455,16 @@ def _asks_policy(design: PolicyDesign) -> bool:
     return bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
 
 
+class StepInputs(NamedTuple):
+    """Everything that changes from one gradient step to the next; see `SACUpdate.step`."""
+
+    batch: ReplayMinibatch
+    rewards: Tensor
+    discounts: Tensor
+    noise: Tensor
+    learning_rate: float | Tensor
+
+
 class SACUpdate:
     """One gradient step of all networks on a minibatch.
 
@@ -533,47 +543,38 @@ class SACUpdate:
             learning_rate: the learning rate of all optimizers.
             share: weight of the means over these rows, if other replicas have different rows of the same minibatch.
         """
-        measures = self._take_step(batch, rewards, discounts, noise, learning_rate, share)
+        measures = self._take_step(StepInputs(batch, rewards, discounts, noise, learning_rate), share)
         interval = self.settings.target_update_interval
         if interval > 1 and self.steps % interval == 0:
             self.follow()
         return measures
 
-    def _take_step(
-        self,
-        batch: ReplayMinibatch,
-        rewards: Tensor,
-        discounts: Tensor,
-        noise: Tensor,
-        learning_rate: float,
-        share: float,
-    ) -> UpdateMeasures:
+    def _take_step(self, inputs: StepInputs, share: float = 1.0) -> UpdateMeasures:
         """Take a gradient step; with `target_update_interval` of 1, it includes the move of the targets."""
-        measures = self.find_gradients(batch, rewards, discounts, noise)
+        measures = self.find_gradients(inputs)
         if self.replicas.size > 1:
             of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, measures.losses]
             for tensor in of_all:
                 tensor.mul_(share)
             self.replicas.add_up(*of_all)
         for adam in self._moving:
-            adam.step(learning_rate)
+            adam.step(inputs.learning_rate)
         if self.settings.target_update_interval == 1:
             self.follow()
         return measures
 
-    def find_gradients(
-        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
-    ) -> UpdateMeasures:
-        """Set the gradients of all networks; the arguments are those of `step`.
+    def find_gradients(self, inputs: StepInputs) -> UpdateMeasures:
+        """Set the gradients of all networks.
 
         Each loss is propagated back immediately, while the networks' results are still in the processor's cache.
         """
-        critics, inputs, mask, rows = self.critics.module, batch.critic_inputs, batch.mask, len(rewards)
+        batch, rewards, discounts, noise, _ = inputs
+        critics, seen, mask, rows = self.critics.module, batch.critic_inputs, batch.mask, len(rewards)
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
         # The policy maximises the soft value of its actions.
         drawn = self._draw(batch.actor_inputs, noise[:rows], batch.penalties)
-        soft, negentropies = self._soft_values(critics, inputs, *drawn), drawn[2]
+        soft, negentropies = self._soft_values(critics, seen, *drawn), drawn[2]
         policy_loss = -masked_mean(soft, mask)
         torch.autograd.backward(policy_loss, inputs=self._actor_parameters)
         losses = [policy_loss.detach()]
@@ -582,7 +583,7 @@ class SACUpdate:
             targets = torch.addcmul(rewards, discounts, self._next_values(batch.target_inputs, noise[rows:]))
         taken = list[Tensor]()
         for network in (critics.q1, critics.q2):
-            q = taken_values(network(inputs, batch.continuous), batch.choices)
+            q = taken_values(network(seen, batch.continuous), batch.choices)
             q_loss = half_squared_error(q, targets, mask)
             torch.autograd.backward(q_loss, inputs=self._critic_parameters)
             losses.append(q_loss.detach())
@@ -592,7 +593,7 @@ class SACUpdate:
             values = soft
             losses.append((losses[1] + losses[2]) / 2)
         else:
-            values = critics.value(inputs)
+            values = critics.value(seen)
             value_loss = half_squared_error(values, soft.detach(), mask)
             torch.autograd.backward(value_loss, inputs=self._critic_parameters)
             losses.append(value_loss.detach())
@@ -666,24 +667,20 @@ class SACUpdate:
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
         """Restore weights and optimizers if a `NotFiniteError` is raised in the `with` block."""
-        target = self.target.values.clone()
-        with ExitStack() as undone:
+        targets = self.target.values.clone()
+        with ExitStack() as adams:
             for adam in self._adams.values():
-                undone.enter_context(adam.undone_on_failure())
+                adams.enter_context(adam.undone_on_failure())
             try:
                 yield
             except NotFiniteError:
-                self.target.values.copy_(target)
+                self.target.values.copy_(targets)
                 raise
 
     def finite(self) -> bool:
         """Return True if all weights are finite."""
-        # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and is fast to
-        # compute.
-        sums = list[Tensor]()
-        for flat in self._groups.values():
-            sums.append(flat.values.sum())
-        return bool(torch.isfinite(torch.stack(sums)).all())
+        # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and fast to compute.
+        return bool(torch.stack([flat.values.sum() for flat in self._groups.values()]).isfinite().all())
 
     def parameter_counts(self) -> dict[str, int]:
         """Return the number of parameters of each network."""

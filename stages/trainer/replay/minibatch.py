@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
 from headrace.stages.trainer.trajectories import AgentTable, add_to_episodes
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayMinibatch:
+class ReplayMinibatch(NamedTuple):
     """B rows; with memory, S sequences of L rows each, concatenated. Axis letters as in `update`."""
 
     actor_inputs: Inputs
@@ -154,8 +153,7 @@ def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[Repl
 LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateMeasures:
+class UpdateMeasures(NamedTuple):
     """Losses and values from one gradient step, on the device. Axis letters as in `update`."""
 
     losses: Tensor

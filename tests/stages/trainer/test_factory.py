@@ -55,6 +55,13 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
     assert made.policy().behavior_id == "Walker"
 
 
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_the_log_does_not_state_how_a_trainer_of_the_user_s_own_computes_its_gradients(accelerated, folder, caplog):
+    caplog.set_level("INFO")
+    make_trainer(replace(context("my_trainers:Mine", {"batch": 7}), folder=folder, accelerated=accelerated))
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("trainer_type", "message"),
     [

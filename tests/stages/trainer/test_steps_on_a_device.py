@@ -14,6 +14,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.fast.cuda_graphs import CudaGraphs
 from headrace.stages.trainer.fast.ppo import CapturedPPOUpdate
 from headrace.stages.trainer.fast.sac import CapturedSACUpdate
 from headrace.stages.trainer.on_policy.rollout import Rollout
@@ -43,8 +44,11 @@ class OnDevice(TorchDispatchMode):
         return out
 
 
-class OneStep:
+class OneStep(CudaGraphs):
     """Graphs on `meta`: the first step runs on the device alone, and nothing else does."""
+
+    def __init__(self):
+        """Without a stream, which only a GPU has."""
 
     def beside(self, function):
         mode = OnDevice()
