@@ -139,7 +139,8 @@ class ActorCritic(TrainedActor):
         self.products = HiddenProducts(design.products)
         self._plain = design.products.plain
         initial = _initial_parameters(design, signals, self._towers, random)
-        leaves = {name: torch.from_numpy(array).to(device).requires_grad_() for name, array in initial.items()}
+        kind = torch.get_default_dtype()
+        leaves = {name: torch.from_numpy(array).to(device, kind).requires_grad_() for name, array in initial.items()}
         super().__init__(leaves, leaves.get("log_sigma"), False, shared_critic)
         self._body = [(leaves[f"body.{i}.bias"], leaves[f"body.{i}.weight"]) for i in range(self.layers)]
         self._action, self._value = [(leaves[f"{head}.bias"], leaves[f"{head}.weight"]) for head in ("action", "value")]

@@ -73,8 +73,8 @@ def test_the_log_does_not_state_how_a_trainer_of_the_user_s_own_computes_its_gra
         (
             "my_trainers:Greedy",
             r"behaviors\.Walker\.trainer_type: my_trainers:Greedy requests the columns logits, values, which no policy "
-            r"provides; extra_columns can name action_heads; .*log_probs.* always present; .* the trainer must compute "
-            r"a baseline",
+            r"provides; the trainer must compute a baseline itself, .*; extra_columns can name action_heads; .*log_probs.* "
+            r"always present",
         ),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
         (
