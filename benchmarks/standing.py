@@ -6,13 +6,14 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZipFile
 
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, each_checkpoint, newest_checkpoint
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
-from headrace.stages.trainer.replay.replay_store import MAGIC
+from headrace.stages.trainer.replay.replay_memory import HEADER
 
 
 class Violation(Exception):
@@ -183,10 +184,8 @@ def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
 def _replayed(checkpoint: Checkpoint) -> int:
     """Return the number of rows in the replay memory next to a checkpoint's parts; 0 without one."""
     for path in checkpoint.folder.glob("replay-*.bin"):
-        data = path.read_bytes()
-        require(data.startswith(MAGIC), f"{path} is not a replay memory")
-        length = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 8], "little")
-        header = json.loads(data[len(MAGIC) + 8 : len(MAGIC) + 8 + length])
+        with ZipFile(path) as archive:
+            header = json.loads(archive.read(HEADER))
         return int(header["facts"]["count"])
     return 0
 

@@ -30,9 +30,6 @@ class ImageEncoder:
     """Minimum height and width in pixels; with fewer pixels, the last layer would have no input."""
     activation: str = "torch.nn:LeakyReLU"
     """Class of the activation module after the linear layer."""
-    onnx: str = "headrace.stages.policy.onnx.layers:apply"
-    """Function that writes the layers to ONNX: takes `(graph, module, value)` and returns a value. The default supports
-    all layers in the built-in encoders."""
 
 
 IMAGE_ENCODERS: Table[ImageEncoder] = Table(

@@ -34,7 +34,10 @@ class ObservationKind:
     for inference.
     """
     onnx: str | None = None
-    """Function that writes the encoder to ONNX (`WriteEncoder`); None if the encoder can't be written to ONNX."""
+    """Function that computes what the encoder does, by operations that torch can write to ONNX for Unity.
+
+    It takes the encoder and the arguments of its `forward`. None if torch can write the encoder itself.
+    """
     unity_dimensions: tuple[int, ...] = ()
     """Flags for each axis in Unity's messages: 1 for none, 2 for translational equivariance, 4 for variable size."""
 
@@ -58,7 +61,6 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         box_ranks=(2, 3, 4),
         pixels=True,
         encoder="headrace.stages.policy.network.images:ImageEncoders",
-        onnx="headrace.stages.policy.onnx.actor:write_images",
         unity_dimensions=(1, 2, 2),
     ),
     set=ObservationKind(
@@ -67,7 +69,7 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         meaning="rows of elements of one kind, in no particular order",
         box_ranks=(2,),
         encoder="headrace.stages.policy.network.sets:SetEncoder",
-        onnx="headrace.stages.policy.onnx.actor:write_sets",
+        onnx="headrace.stages.policy.onnx.actor:encode_sets",
         unity_dimensions=(4, 1),
     ),
 )

@@ -34,8 +34,13 @@ from headrace.stages.trainer.poca import POCATrainer
 from headrace.stages.trainer.ppo import PPOTrainer
 from headrace.stages.trainer.protocol import Schedule, new_random, random_state, restore_random
 from headrace.stages.trainer.replay.pace import PaceSettings, UpdatePace, UpdateRatio
-from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import (
+    ReplayedRows,
+    ReplayFileError,
+    ReplayMemory,
+    read_replay,
+    write_replay,
+)
 from headrace.stages.trainer.rewards.signal import NetworkSignal
 from headrace.stages.trainer.sac import SACTrainer
 

@@ -484,21 +484,17 @@ class FlowControl:
     Args:
         config: the run's configuration.
         replayed: True if the run learns from a recording, whose steps need no credits.
-        send: sends grants to actors.
-        at_rest: called before a deterministic run sends grants, while all hosts are idle.
+        grant: sends grants to actors.
 
     Attributes:
         ledger: the ledger of all credits.
     """
 
-    def __init__(
-        self, config: RunConfig, replayed: bool, send: Callable[[Iterable[Grant]], None], at_rest: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: RunConfig, replayed: bool, grant: Callable[[Sequence[Grant]], None]) -> None:
         self.ledger = CreditLedger(at_rest=config.pipeline.deterministic)
         self._config = config
         self._replayed = replayed
-        self._send = send
-        self._at_rest = at_rest
+        self._grant = grant
         self._lags = PolicyLags(config.pipeline)
         self._starvation = StarvationWatch()
         self._returned: dict[tuple[str, str, int], int] = {}
@@ -518,10 +514,6 @@ class FlowControl:
             lag = self._lags.first(behavior, rows, message.any_age, message.corrects_age)
             self.ledger.open_window(behavior, rows, lag, message.held_rows)
         self.resume()
-
-    def requested(self, request: CreditRequest) -> None:
-        """Handle a message in which an actor requests or gives back credits."""
-        self._grant(self.ledger.request(request))
 
     def returned(self, message: CreditsReturned) -> None:
         """Take back the credits for steps that a stage withholds from the trainer."""
@@ -543,11 +535,6 @@ class FlowControl:
     def resume(self, why: str = "") -> None:
         """Resume granting credits, unless granting is paused for another reason."""
         self._grant(self.ledger.resume(why))
-
-    def _grant(self, grants: list[Grant]) -> None:
-        if grants and self._config.pipeline.deterministic:
-            self._at_rest()
-        self._send(grants)
 
 
 # Warns about a trainer that learns nothing because the stages before it hold everything back. A run like this does not

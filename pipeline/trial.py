@@ -37,7 +37,7 @@ from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_handle import StopRequest
 from headrace.stages.environments.factory import HUMAN, check_window, no_screen
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.pacing import rows_per_update
+from headrace.stages.trainer.protocol import rows_per_update
 from headrace.startup_context import absolute
 from headrace.stop_requests import cleaned_up_by
 

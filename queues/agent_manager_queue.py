@@ -127,7 +127,7 @@ class AgentManagerQueue(Generic[T]):
         self._in += 1
         self._high_water = max(self._high_water, len(self._items))
         if self._getters.waiters:
-            self._serve()
+            self._getters.promise(len(self._items))
 
     def get_nowait(self) -> T:
         """Remove and return the oldest item without waiting.
@@ -164,10 +164,10 @@ class AgentManagerQueue(Generic[T]):
         Raises:
             QueueClosed: if the stream has ended and no items are left, or if this happens during the wait.
         """
-        must_wait = len(self._items) <= self._getters.promised and (self._items or not self._closed)
-        if must_wait and not await self._getters.wait(self._serve):
-            raise QueueClosed(f"queue {self.name!r} is closed and drained")
-        return self.get_nowait()  # after a wait, the item that was promised to this task is there
+        try:
+            return await anext(self)
+        except StopAsyncIteration:
+            raise QueueClosed(f"queue {self.name!r} is closed and drained") from None
 
     def close(self) -> None:
         """End the stream for all producers. Consumers still get the queued items. Closing twice is allowed."""
@@ -205,17 +205,16 @@ class AgentManagerQueue(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        try:
-            return await self.get()
-        except QueueClosed:
-            raise StopAsyncIteration from None
+        if self._closed and not self._items:
+            raise StopAsyncIteration
+        if len(self._items) <= self._getters.promised and not await self._getters.wait(self._serve):
+            raise StopAsyncIteration
+        return self.get_nowait()  # after a wait, the item that was promised to this task is there
 
     def _serve(self) -> None:
         """Promise items and free space to the first tasks in line, and dismiss tasks that would wait forever."""
-        while self._getters.waiters and len(self._items) > self._getters.promised:
-            self._getters.promise()
-        while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:
-            self._putters.promise()
+        self._getters.promise(len(self._items))
+        self._putters.promise(self.maxlen - len(self._items))
         if self._closed and not self._items:
             self._getters.dismiss()
 
@@ -308,12 +307,13 @@ class WaitingLine:
         self.promised -= 1
         return True
 
-    def promise(self) -> None:
-        """Promise the first task in line its turn."""
-        future, _ = self.waiters.popleft()
-        if not future.done():
-            future.set_result(True)
-            self.promised += 1
+    def promise(self, turns: int) -> None:
+        """Promise the first tasks in line their turns, until `turns` promises are open."""
+        while self.waiters and self.promised < turns:
+            future, _ = self.waiters.popleft()
+            if not future.done():
+                future.set_result(True)
+                self.promised += 1
 
     def dismiss(self) -> None:
         """End all waits without a promise."""

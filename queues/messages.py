@@ -116,13 +116,12 @@ class TrajectoryBatch:
     """[G] per game that ended in this batch: see `columns.GAME_COLUMNS`."""
 
     def __post_init__(self) -> None:
-        n = _common_length(self.rows, "rows")
-        _common_length(self.trajectories, "trajectories")
-        _common_length(self.episodes, "episodes")
-        _common_length(self.games, "games")
-        lengths = self.trajectories["lengths"]
-        if int(lengths.sum()) != n:
-            total = int(lengths.sum())
+        for axis in ("rows", "trajectories", "episodes", "games"):
+            lengths = {name: len(column) for name, column in getattr(self, axis).items()}
+            if len(set(lengths.values())) > 1:
+                raise ShapeError(f"{axis}: all columns need the same length, got {lengths}")
+        total, n = int(self.trajectories["lengths"].sum()), len(next(iter(self.rows.values()), ()))
+        if total != n:
             raise ShapeError(f"{self.behavior_id}: trajectory lengths add up to {total}, but the batch has {n} rows")
 
     @property
@@ -387,14 +386,3 @@ Message = (
     | DecisionAnswer
 )
 # fmt: on
-
-
-def _common_length(columns: Columns, axis: str) -> int:
-    length = -1
-    for column in columns.values():
-        if len(column) != length:
-            if length >= 0:
-                lengths = {name: len(column) for name, column in columns.items()}
-                raise ShapeError(f"{axis}: all columns need the same length, got {lengths}")
-            length = len(column)
-    return max(0, length)

@@ -63,8 +63,9 @@ class StageFailure(StageError):
 class StageHooks:
     """The loop's callbacks to its host, to return credits and to save the stage's part of a checkpoint."""
 
-    return_credits: Callable[[str, int, int], None] = lambda behavior, source, amount: None
-    """Called with (behaviour name, source, amount) for learning-team steps received but not passed on."""
+    return_credits: Callable[[str, int, int], None] | None = None
+    """Called with (behaviour name, source, amount) for learning-team steps received but not passed on; None for a
+    trainer, which reports its credits itself."""
     save_part: Callable[[str, int, Mapping[str, Any]], None] = lambda name, number, state: None
     """Called with (stage name, checkpoint number, state) when a barrier reaches the stage."""
 
@@ -152,15 +153,16 @@ class StageRunner(Generic[In, Out]):
             return
         self._items += 1
         _count_steps(self.context, item)
-        carried = _credits(item)
+        carried = item.credits if isinstance(item, TrajectoryBatch) else 0
         with _naming(self.context, "on item", self._items, item), self.context.timings.lasting(self._working):
             began = time.perf_counter()
             results = self.stage.process(item)
             if (took_s := time.perf_counter() - began) > self._blocking_s:
                 self._warn_of_blocking(took_s)
             passed = await self._emit(results)
-        if carried != passed and isinstance(item, TrajectoryBatch):
-            self._hooks.return_credits(item.behavior, item.source, carried - passed)
+        return_credits = self._hooks.return_credits
+        if carried != passed and return_credits is not None and isinstance(item, TrajectoryBatch):
+            return_credits(item.behavior, item.source, carried - passed)
 
     async def _emit(self, results: Yielded[Out]) -> int:
         """Put all results into the output queue; return the number of credits passed on."""
@@ -171,8 +173,7 @@ class StageRunner(Generic[In, Out]):
         if isinstance(results, AsyncIterable):
             activity.results = results
             async for result in results:
-                passed += _credits(result)
-                await _put(sender, result, self.context)
+                passed += await _put(sender, result, self.context)
             activity.results = None
             return passed
         if not isinstance(results, Iterable):
@@ -181,8 +182,7 @@ class StageRunner(Generic[In, Out]):
         for result in results:
             if (took_s := time.perf_counter() - began) > self._blocking_s:
                 self._warn_of_blocking(took_s)
-            passed += _credits(result)
-            await _put(sender, result, self.context)
+            passed += await _put(sender, result, self.context)
             began = time.perf_counter()
         if (took_s := time.perf_counter() - began) > self._blocking_s:
             self._warn_of_blocking(took_s)
@@ -231,7 +231,8 @@ async def run_source(source: Source[Out], sender: ItemSink[Out], context: StageC
         sender.close()
 
 
-async def _put(sender: ItemSink[Out], item: Out, context: StageContext) -> None:
+async def _put(sender: ItemSink[Out], item: Out, context: StageContext) -> int:
+    """Put an item into the output queue, and return its credits."""
     activity = context.activity
     activity.waiting = True
     try:
@@ -240,6 +241,7 @@ async def _put(sender: ItemSink[Out], item: Out, context: StageContext) -> None:
     finally:
         activity.waiting = False
     activity.passed += 1
+    return item.credits if isinstance(item, TrajectoryBatch) else 0
 
 
 async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapping[str, Any] | None) -> None:
@@ -303,10 +305,6 @@ def _count_steps(context: StageContext, item: object) -> None:
     """Report the item's steps, which main converts to each stage's agent steps per second."""
     if isinstance(item, TrajectoryBatch) and item.num_trajectories:
         context.statistics.add("Pipeline", f"Steps/{context.name}", item.num_rows, "sum")
-
-
-def _credits(item: object) -> int:
-    return item.credits if isinstance(item, TrajectoryBatch) else 0
 
 
 def _behavior(item: object) -> str:

@@ -52,9 +52,9 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
 
     def process(self, item: PolicyUpdate) -> Iterator[None]:
         """Send an update to the actors."""
-        kept = item.copy()
+        weights = item.weights.copy()
         for behavior_id in self._ids.get(item.behavior_id, [item.behavior_id]):
-            self._newest[behavior_id] = update = replace(kept, behavior_id=behavior_id)
+            self._newest[behavior_id] = update = replace(item, behavior_id=behavior_id, weights=weights)
             self._port.send(update)
         yield from ()
 

@@ -34,7 +34,7 @@ from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.queues.messages import Assignment, TrajectoryBatch
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.stage import Stage, StageContext
-from headrace.stages.trainer.input_tracking import VARIABLE
+from headrace.stages.trainer.deliveries import VARIABLE
 from headrace.stages.trainer.protocol import TrainerContext
 
 PATIENCE_TICKS = 20_000

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import zstandard
 from demo_samples import brain as demo_brain
 from demo_samples import episode, unity_file
@@ -58,12 +59,11 @@ from headrace.stages.environments.engines.unity.png import PngError, decode_into
 from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.errors import StageError
 from headrace.stages.policy import design_of, policy_layout
-from headrace.stages.policy.onnx.graph import ModelProto
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
-from headrace.stages.trainer.imitation.streams import read_stream
+from headrace.stages.trainer.imitation.loading import read_stream
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import ReplayFileError, read_replay, write_replay
 
 MEGABYTE = 1 << 20
 
@@ -239,7 +239,7 @@ def read_policy(folder: Path, data: bytes) -> None:
 def models(folder: Path) -> list[bytes]:
     design = design_for()
     model = onnx_model(design, update_for(design))
-    unsealed = ModelProto.FromString(model)
+    unsealed = onnx.load_from_string(model)
     del unsealed.metadata_props[-1]  # its checksum, which other programs do not write
     return [model, unsealed.SerializeToString()]
 

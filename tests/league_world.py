@@ -49,7 +49,7 @@ class World:
             stages=stages,
             behaviors=controls,
             launcher=SimpleNamespace(actors={}),
-            broadcaster=SimpleNamespace(send_to_actors=lambda update: None),
+            broadcaster=SimpleNamespace(send_policy=lambda update, to_actors: None),
             tasks=SimpleNamespace(start=lambda work: asyncio.get_running_loop().create_task(work)),
             flow=SimpleNamespace(ledger=SimpleNamespace(pause_behaviors=lambda names: None)),
         )

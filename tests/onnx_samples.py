@@ -10,7 +10,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy import ObservationLayout, PolicyDesign, make_policy, policy_layout
 from headrace.stages.policy.network import ActorNetwork, seeded
-from headrace.stages.policy.onnx.graph import OPSET
+from headrace.stages.policy.onnx.export import OPSET
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import unity_input
 from headrace.stages.policy.onnx.runtime import load_onnxruntime

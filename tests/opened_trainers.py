@@ -56,9 +56,9 @@ class OpenedOnPolicy:
     def signal(self, name: str) -> Any:
         return dict(zip(self._signals.names, self._signals._signals, strict=True))[name]
 
-    def prepare(self, chains: Any = None, transitions: Any = None) -> Any:
+    def prepare(self) -> Any:
         """Evaluate what the buffer holds, as `learn` does before its update."""
-        return self._prepare(transitions, chains)
+        return self._prepare()
 
 
 class OpenedPPO(PPOTrainer, OpenedOnPolicy):

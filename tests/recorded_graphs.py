@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from headrace.stages.trainer.fast.cuda_graphs import CudaGraphs
+
 _WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero", "aten::masked_select"}
 _FROM_HOST = {"aten::lift_fresh"}
 
 
-class RecordedGraphs:
+class RecordedGraphs(CudaGraphs):
     """Stands for `CudaGraphs`; counts what it is asked for."""
 
     def __init__(self, fails: str = "") -> None:

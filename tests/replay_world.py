@@ -124,9 +124,9 @@ class Every(np.random.Generator):
         return numbers
 
 
-def new_memory(capacity, sequence_length=0, spec=SPEC, block_bytes=64):
+def new_memory(capacity, sequence_length=0, spec=SPEC):
     memory_size = MEMORY_SIZE if sequence_length else 0
-    return ReplayMemory(spec, ObservationLayout(spec), capacity, memory_size, sequence_length, block_bytes)
+    return ReplayMemory(spec, ObservationLayout(spec), capacity, memory_size, sequence_length)
 
 
 def add(memory, batch):

@@ -7,21 +7,8 @@ from torch import nn
 
 
 def thin(channels):
-    """Layers of an image encoder, one of which the writer of the built-in ones does not know."""
+    """Layers of an image encoder, one of which no built-in encoder has."""
     return nn.Sequential(nn.Conv2d(channels, 2, 3, 2), nn.Softplus())
-
-
-def write_thin(graph, layers, image):
-    convolution, _ = layers
-    value = graph.node(
-        "Conv",
-        image,
-        graph.constant(convolution.weight.detach().numpy()),
-        graph.constant(convolution.bias.detach().numpy()),
-        kernel_shape=[3, 3],
-        strides=[2, 2],
-    )
-    return graph.node("Softplus", value)
 
 
 class ClipEncoder(nn.Module):
@@ -39,19 +26,3 @@ class ClipEncoder(nn.Module):
             torch.tanh(linear(clip.float().mean(dim=1).flatten(1)))
             for linear, clip in zip(self.linears, observations, strict=True)
         ]
-
-
-def write_clips(graph, encoder, clips, shapes, beside):
-    return [
-        graph.node(
-            "Tanh",
-            graph.node(
-                "Gemm",
-                graph.node("Flatten", graph.node("ReduceMean", clip, axes=[1], keepdims=0), axis=1),
-                graph.constant(linear.weight.detach().numpy()),
-                graph.constant(linear.bias.detach().numpy()),
-                transB=1,
-            ),
-        )
-        for linear, clip in zip(encoder.linears, clips, strict=True)
-    ]

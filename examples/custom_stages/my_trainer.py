@@ -108,21 +108,18 @@ class Reinforce(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that influences future learning, including the rows in the buffer."""
-        steps, first, second = self._adam.snapshot()
         return {
             "step": self._step,
             "version": self._version,
             "weights": self._network.state_dict(),
-            "adam": {"steps": steps, "first_moment": first.numpy(), "second_moment": second.numpy()},
+            "adam": self._adam.state_dict(self._network.named_views),
             "batches": [dict(batch) for batch in self._batches],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         self._network.load(state["weights"])
-        adam = state["adam"]
-        moments = (torch.from_numpy(np.array(adam[name])) for name in ("first_moment", "second_moment"))
-        self._adam.restore((int(adam["steps"]), *moments))  # type: ignore[arg-type]
+        self._adam.load_state_dict(self._network.named_views, state["adam"])
         self._batches = [{name: np.array(array) for name, array in batch.items()} for batch in state["batches"]]
         self._step, self._version = int(state["step"]), int(state["version"])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import traceback
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from headrace.process_tree import describe_status
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed, SpecError
 from headrace.stages.environments.given import carried, take_over
-from headrace.stages.errors import StageError, describe_error, is_failure, raised_in_user_code
+from headrace.stages.errors import StageError, describe_error, raised_in_user_code
 from headrace.stages.loop import StageFailure
 
 
@@ -203,21 +203,6 @@ class HostPlan:
     def folder(self) -> Path:
         """The run's folder."""
         return Path(self.run_folder)
-
-
-async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
-    """Run a host's coroutine.
-
-    Turn an unexpected SystemExit or cancellation into a StageError, so that it is reported.
-    """
-    try:
-        await work
-    except Exception:
-        raise
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        raise StageError(f"the code of {host} raised {describe_error(error)}") from error
 
 
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:

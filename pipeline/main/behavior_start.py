@@ -43,6 +43,7 @@ class BehaviorStarter:
     Args:
         run: the run.
         report: receives the progress of brains that do not learn, as trainer reports.
+        on_policy: called with a behaviour's name and each policy from its trainer, and with None after the last one.
 
     Attributes:
         behaviors: the open behaviours, keyed by name.
@@ -52,7 +53,12 @@ class BehaviorStarter:
         newest: copies of the newest policies, keyed by behaviour name, for viewers of the live page.
     """
 
-    def __init__(self, run: Run, report: Callable[[TrainerReport], None]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        report: Callable[[TrainerReport], None],
+        on_policy: Callable[[str, PolicyUpdate | None], None],
+    ) -> None:
         plan = run.plan
         self.behaviors: dict[str, BehaviorState] = {}
         self.self_play: SelfPlay | None = None
@@ -68,6 +74,7 @@ class BehaviorStarter:
         self._run = run
         self._start = run.tasks.run
         self._report = report
+        self._on_policy = on_policy
         self.announced: set[int] = set()
         self._bystanders: set[str] = set()
         self._unlearned: set[str] = set()
@@ -205,15 +212,7 @@ class BehaviorStarter:
         shared: SharedPlay | None = self.self_play if way.self_play else None
         if way.league:
             shared = self._run.parts.get(LEAGUE)
-        return TrajectoryPath(way, plan.config, self._stages, publisher, shared, partial(self._policy_came, behavior))
-
-    def _policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        if policy is not None:
-            self.behaviors[behavior].sent = policy.version
-            if self._plan.config.monitor is not None:
-                self.newest[behavior] = policy.copy()
-        for part in self._run.parts.all:
-            part.policy_came(behavior, policy)
+        return TrajectoryPath(way, plan.config, self._stages, publisher, shared, partial(self._on_policy, behavior))
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
         """Drain the trajectories of an imitator's own agents, if it has any, because no trainer learns from them."""

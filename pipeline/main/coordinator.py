@@ -51,6 +51,7 @@ from headrace.pipeline.reporting.writers import open_writers
 from headrace.pipeline.roles.runtime import plain_statistics
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import COMPUTING
 from headrace.stages.trainer.report import TrainerReport
@@ -361,6 +362,7 @@ class Coordinator:
         plan, tasks, stages and so on: see `headrace.pipeline.main.run_part.Run`.
     """
 
+    checkpointing: Checkpointing
     shutdown: Shutdown
     supervisor: Supervisor
     _hosts: HostWatch
@@ -374,20 +376,26 @@ class Coordinator:
         training = not plan.playing
         writers = open_writers(plan.config, plan.folder.path, plan.resumes) if training else []
         self.reporter = Reporter(
-            self.statistics, writers, progress, plan.elapsed_before_s, training, console, waits=plan.folder.waits
+            self.statistics,
+            writers,
+            progress,
+            plan.elapsed_before_s,
+            training,
+            console,
+            waits=plan.folder.waits,
+            before_summary=lambda: self.checkpointing.check_folder(),
         )
         self.diagnosis = RunDiagnosis(plan.config, self._on_finding)
         if training:
             self.reporter.add_writer(self.diagnosis)
         self.running = RunningHosts(plan.config, self.tasks.group, lambda host: self._hosts.listen_to(host))
         self.launcher = Launcher(plan, self.running, self.parts.learner_started)
-        self.broadcaster = Broadcaster(self.launcher)
-        replayed, grant = bool(plan.replay_edge), self.broadcaster.grant
-        self.flow = FlowControl(plan.config, replayed, grant, self.parts.at_rest)
+        self.broadcaster = Broadcaster(self.launcher, self.parts.at_rest if plan.deterministic else lambda: None)
+        self.flow = FlowControl(plan.config, bool(plan.replay_edge), self.broadcaster.grant)
         self.supervisor = Supervisor(plan.config.env_settings, plan.config.pipeline.supervision)
         folder, receive = plan.folder.path, self._on_message_of_stage
         self.stages = StageHost(MAIN, folder, plan.seed, None, self.statistics, plan.resumed, receive)
-        self.starter = BehaviorStarter(self, self._on_trainer_report)
+        self.starter = BehaviorStarter(self, self._on_trainer_report, self._on_policy)
         self.behaviors = self.starter.behaviors
         self.checkpointing = Checkpointing(self)
         self.shutdown = Shutdown(self)
@@ -414,7 +422,7 @@ class Coordinator:
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
-        with self.reporter.showing():
+        with self.reporter.progress:
             background = [
                 self.tasks.start(self._watch_clock(on_progress)),
                 self.tasks.start(self.shutdown.stop_on(stop)),
@@ -449,7 +457,7 @@ class Coordinator:
             case TrainerReport():
                 self._on_trainer_report(message)
             case control.CreditRequest():
-                self.flow.requested(message)
+                self.broadcaster.grant(self.flow.ledger.request(message))
             case control.StatisticsReport():
                 self._hosts.alive(host, message)
             case control.PreparationNotice():
@@ -496,7 +504,6 @@ class Coordinator:
     def _on_trainer_report(self, report: TrainerReport) -> None:
         behaviors = self.behaviors
         state = behaviors[report.behavior]
-        self.checkpointing.check_folder()
         checkpoint_due = state.receive_report(report)
         if state.settings.stop_when is not None:
             self.shutdown.check_rating(state)
@@ -515,6 +522,15 @@ class Coordinator:
         for part in self.parts.all:
             part.summarised(report)
         self.reporter.record_report(report)
+
+    def _on_policy(self, behavior: str, policy: PolicyUpdate | None) -> None:
+        """Handle a policy from a behaviour's trainer, or None after its last policy."""
+        if policy is not None:
+            self.behaviors[behavior].sent = policy.version
+            if self.plan.config.monitor is not None:
+                self.starter.newest[behavior] = policy.copy()
+        for part in self.parts.all:
+            part.policy_came(behavior, policy)
 
     def _on_message_of_stage(self, message: control.ControlMessage) -> None:
         if isinstance(message, control.CreditsReturned):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -307,15 +307,17 @@ class Broadcaster:
 
     Args:
         launcher: holds the actors.
+        at_rest: called before grants are sent; all hosts of a deterministic run are idle at that moment.
     """
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, at_rest: Callable[[], None] = lambda: None) -> None:
         self._launcher = launcher
+        self._at_rest = at_rest
         self.relay: PolicyRelay | None = None
         """Host that receives policies in place of the actors, which then receive only announcements; None if actors
         hold their own policies.
         """
-        self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
+        self.publisher = PolicyPublisher(PublisherPort(self.send_policy, self.send_to_sources))
 
     def sources(self) -> list[HostHandle]:
         """Return the hosts that produce experience."""
@@ -326,8 +328,10 @@ class Broadcaster:
         for host in self.sources():
             host.control.send(message)
 
-    def grant(self, grants: Iterable[Grant]) -> None:
+    def grant(self, grants: Sequence[Grant]) -> None:
         """Send each grant to its actor."""
+        if grants:
+            self._at_rest()
         for grant in grants:
             for slot in self._launcher.actors.values():
                 if slot.source == grant.source:
@@ -341,14 +345,11 @@ class Broadcaster:
         if self.publisher.assignment is not None:
             slot.handle.control.send(self.publisher.assignment)
 
-    def _send_policy(self, update: PolicyUpdate) -> None:
-        if self.relay is not None:
+    def send_policy(self, update: PolicyUpdate, to_actors: bool = False) -> None:
+        """Send a policy to the relay or, without a relay or if `to_actors`, to all actors with agents of its id."""
+        if self.relay is not None and not to_actors:
             self.relay.send(update)
-        else:
-            self.send_to_actors(update)
-
-    def send_to_actors(self, update: PolicyUpdate) -> None:
-        """Send a policy, or its announcement, to all actors with agents of its behaviour id."""
+            return
         for slot in self._launcher.actors.values():
             sender = slot.policies.get(update.behavior_id)
             if sender is not None:

@@ -146,10 +146,10 @@ def _missing_demonstrations(config: RunConfig) -> Iterator[str]:
         sources = [settings.hyperparameters, settings.behavioral_cloning, *settings.signals.values()]
         for path in dict.fromkeys(getattr(source, "demo_path", None) for source in sources):
             if path is not None and settings.learns:
-                from headrace.stages.trainer.imitation.loading import check_there
+                from headrace.stages.trainer.imitation.loading import needs_spec
 
                 try:
-                    check_there(path, name, config.source_folder)
+                    needs_spec(path, name, config.source_folder)  # raises an error if there are no readable files
                 except (StageError, OSError) as error:
                     yield str(error)
 

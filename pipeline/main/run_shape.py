@@ -29,7 +29,7 @@ from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.pacing import rows_per_update
+from headrace.stages.trainer.protocol import rows_per_update
 from headrace.startup_context import absolute
 from headrace.stop_requests import cleaned_up_by
 

@@ -21,14 +21,14 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.graph import INFERENCE, actor_names
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, DecideFor, OpenEdge, PolicyKept, Stop
-from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan, contained
+from headrace.pipeline.hosts.protocol import HostEdges, HostHandle, HostPlan
 from headrace.pipeline.main.behavior import carry
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.policies.inference import acting_design, make_inference_policy, policy_maker
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.device import choose_device
-from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.runtime import Host, contained
 from headrace.queues.ends import ItemSource, Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import DecisionAnswer, DecisionRequest, PolicyAnswer, PolicyQuestion, PolicyUpdate
@@ -285,7 +285,7 @@ class CentralInference(RunPart):
         behavior_id = message.behavior_id
         kept = PolicyUpdate(behavior_id, message.version, no_weights, (), message.step, message.snapshot)
         self._kept[behavior_id] = kept
-        self.run.broadcaster.send_to_actors(kept)
+        self.run.broadcaster.send_policy(kept, to_actors=True)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
         """Return the announcement of the host's newest policy, for an actor that starts later."""

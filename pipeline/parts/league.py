@@ -656,7 +656,8 @@ class LeaguePart(RunPart):
 
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
         self._newest[behavior] = kept = update.copy()
-        self.run.broadcaster.send_to_actors(kept)  # with only the behaviour name, for the actors of other learners
+        # With only the behaviour name, for the actors of other learners.
+        self.run.broadcaster.send_policy(kept, to_actors=True)
         is_restored = self._restored.pop(behavior, None) == kept.version
         if is_restored:  # the checkpoint already includes this policy's effects
             return

@@ -11,7 +11,7 @@ from headrace.queues.errors import StreamError
 from headrace.queues.stream_file import StreamReader
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations
-from headrace.stages.trainer.imitation.minari_sets import PREFIX
+from headrace.stages.trainer.imitation.loading import PREFIX
 from headrace.stages.trainer.imitation.unity_demos import write_unity_demo
 
 log = logging.getLogger(__name__)

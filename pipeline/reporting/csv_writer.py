@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
-from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard, free_name, write_atomic
+from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard, append, free_name, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.windows_files import once_released
 
@@ -96,19 +94,6 @@ def _table(columns: Sequence[str], rows: Iterable[Mapping[str, str]], header: bo
         writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()
-
-
-def append(path: Path, data: bytes) -> None:
-    """Append to a file. After a disk error, restore the old length, so the file still ends with a complete row."""
-    with once_released(lambda: path.open("ab", buffering=0)) as file:
-        end = file.seek(0, os.SEEK_END)
-        try:
-            while data:  # a disk that is filling up may accept part of the data
-                data = data[file.write(data) :]
-        except OSError:
-            with contextlib.suppress(OSError):  # readers skip an incomplete row
-                file.truncate(end)
-            raise
 
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -47,8 +46,10 @@ class Reporter:
         console: True to also log a line per summary, as ML-Agents does.
         clock: returns seconds from any origin.
         waits: True to leave the writers' files unchanged until `go_on`.
+        before_summary: called before each summary, to check that the run's folder is still the run's.
 
     Attributes:
+        progress: the live table.
         paused: True while a user has paused the run.
     """
 
@@ -62,11 +63,13 @@ class Reporter:
         console: bool = False,
         clock: Callable[[], float] = time.monotonic,
         waits: bool = False,
+        before_summary: Callable[[], object] = lambda: None,
     ) -> None:
+        self._before_summary = before_summary
         self._collector = collector
         self._writers = [*writers]
         self._console = [ConsoleWriter(lambda: self.elapsed_s)] if console else []
-        self._progress = progress
+        self.progress = progress
         self._training = training
         self.paused = False
         self._clock = clock
@@ -87,10 +90,6 @@ class Reporter:
     def add_writer(self, writer: StatisticsWriter) -> None:
         """Add a writer for all later summaries."""
         self._writers.append(writer)
-
-    def showing(self) -> AbstractContextManager[Any]:
-        """Return a context manager that shows the live table."""
-        return self._progress
 
     def add_behavior(
         self, name: str, max_steps: int, summary_freq: int, step: int, hyperparameters: Any, learns: bool = True
@@ -209,8 +208,8 @@ class Reporter:
 
     def show(self) -> None:
         """Refresh the live table if it is due."""
-        if self._progress.due():
-            self._progress.update(self.snapshot())
+        if self.progress.due():
+            self.progress.update(self.snapshot())
 
     def snapshot(self) -> ProgressSnapshot:
         """Return the run's current progress."""
@@ -256,6 +255,7 @@ class Reporter:
             writer.write(behavior, summaries, step)
 
     def _summarize(self, behavior: _BehaviorWatch, step: int) -> None:
+        self._before_summary()
         present = behavior.progress
         self._collector.add(present.name, "Is Training", float(self._training and behavior.learns), "last")
         self._collector.add(present.name, "Step", float(present.steps), "last")

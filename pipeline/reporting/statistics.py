@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -108,12 +108,23 @@ class _Accumulator:
     last: float = 0.0
     values: list[float] = field(default_factory=list)
 
-    def combine(self, count: int, total: float, mean: float, m2: float, last: float) -> None:
-        """Combine the moments with those of other values (Chan, Golub and LeVeque 1979, equations 2.1).
+    def combine(
+        self, count: int, total: float, mean: float, m2: float, last: float, values: Sequence[float], rng: random.Random
+    ) -> None:
+        """Add other values, given by their moments (Chan, Golub and LeVeque 1979, equations 2.1).
 
-        Unlike a sum of squares, this avoids cancellation errors.
+        Unlike a sum of squares, this avoids cancellation errors. For a histogram, `values` has all other values, or a
+        uniform sample of them. All values so far are equally likely to be in the reservoir (Vitter 1985, algorithm R).
         """
         together = self.count + count
+        if self.how == "histogram" and len(values) < count:
+            self.values = _merged_sample(self.values, self.count, values, count, rng)
+        elif self.how == "histogram":
+            for seen, value in enumerate(values, self.count + 1):
+                if len(self.values) < RESERVOIR_SIZE:
+                    self.values.append(value)
+                elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
+                    self.values[place] = value
         delta = mean - self.mean
         self.m2 += m2 + delta * delta * self.count * count / together
         self.mean += delta * count / together
@@ -121,24 +132,13 @@ class _Accumulator:
         self.count = together
         self.last = last
 
-    def sample(self, values: Iterable[float], rng: random.Random) -> None:
-        """Add values to a histogram's reservoir, before `combine` counts them.
-
-        All values so far are equally likely to be in the reservoir (Vitter 1985, algorithm R).
-        """
-        for seen, value in enumerate(values, self.count + 1):
-            if len(self.values) < RESERVOIR_SIZE:
-                self.values.append(value)
-            elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
-                self.values[place] = value
-
 
 _RECORDED = [item.name for item in fields(_Accumulator)]
 """What a host's report says about a statistic."""
 
 
 def _merged_sample(
-    ours: list[float], our_count: int, theirs: list[float], their_count: int, rng: random.Random
+    ours: list[float], our_count: int, theirs: Sequence[float], their_count: int, rng: random.Random
 ) -> list[float]:
     """Merge two samples into one uniform sample, to which each contributes in proportion to its number of values."""
     if len(ours) + len(theirs) <= RESERVOIR_SIZE:
@@ -179,9 +179,7 @@ class StatisticsCollector:
         if not math.isfinite(value):
             self._warn_not_finite(category, name, value)
             return
-        if accumulator.how == "histogram":
-            accumulator.sample((value,), self._rng)
-        accumulator.combine(1, value, value, 0.0, value)
+        accumulator.combine(1, value, value, 0.0, value, (value,), self._rng)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
         """Report many values of one statistic. An array is used as it is.
@@ -202,11 +200,10 @@ class StatisticsCollector:
             self._warn_not_finite(category, name, float(array[~finite][0]))
             array = array[finite]
         if array.size:
-            if accumulator.how == "histogram":
-                accumulator.sample(array.tolist(), self._rng)
             mean = float(array.mean())
             m2 = float(np.square(array - mean).sum())
-            accumulator.combine(len(array), float(array.sum()), mean, m2, float(array[-1]))
+            values = array.tolist() if accumulator.how == "histogram" else ()
+            accumulator.combine(len(array), float(array.sum()), mean, m2, float(array[-1]), values, self._rng)
 
     def drain(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Return everything collected so far as plain data (numbers, strings, lists, dicts), and start over."""
@@ -222,14 +219,10 @@ class StatisticsCollector:
         """Add the values that another collector's `drain` returned."""
         for category, named in plain.items():
             for name, record in named.items():
-                accumulator, count = self._accumulator(category, name, record["how"]), record["count"]
-                if not count:
-                    continue
-                if accumulator.how == "histogram":
-                    accumulator.values = _merged_sample(
-                        accumulator.values, accumulator.count, record["values"], count, self._rng
-                    )
-                accumulator.combine(count, record["sum"], record["mean"], record["m2"], record["last"])
+                accumulator = self._accumulator(category, name, record["how"])
+                if record["count"]:
+                    count, total, mean, m2, last = (record[key] for key in ("count", "sum", "mean", "m2", "last"))
+                    accumulator.combine(count, total, mean, m2, last, record["values"], self._rng)
 
     def summaries(self, category: str) -> dict[str, Summary]:
         """Return summaries of a category's statistics that have values, and begin a new period for the category."""

@@ -167,7 +167,11 @@ class TimeShares:
         """
         learners = [host for host in self._hosts.values() if host.role == "learner"]
         learned, window_s, since_s = self._window(learners)
-        numbers = self._of_actors(window_s, since_s)
+        numbers: dict[str, float] = {}
+        actors = [host for host in self._hosts.values() if host.role == "actor"]
+        for host in actors:  # their statistics are averaged
+            for name, value in _of_actor(host.over(window_s, since_s, self._silent_s(host)), host.loop == MAIN).items():
+                numbers[name] = numbers.get(name, 0.0) + value / len(actors)
         long = any(self._silent_s(host) >= WINDOW_S / 2 for host in learners if host.spans[-1])
         waiting = numbers.get(f"{WAIT}/room", 0.0) + (numbers.get(f"{WAIT}/policies", 0.0) if long else 0.0)
         if not learned and waiting < 0.5:
@@ -205,15 +209,6 @@ class TimeShares:
         busiest, cycle_s, since_s = max(cycles, key=lambda cycle: cycle[0].over(*cycle[1:]).busy[TRAINER])
         since_s += self._silent_s(busiest)
         return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # a longer gap has a different cause
-
-    def _of_actors(self, window_s: float, since_s: float) -> dict[str, float]:
-        """Return the actors' statistics, averaged over all actors."""
-        actors = [host for host in self._hosts.values() if host.role == "actor"]
-        numbers: dict[str, float] = {}
-        for host in actors:
-            for name, value in _of_actor(host.over(window_s, since_s, self._silent_s(host)), host.loop == MAIN).items():
-                numbers[name] = numbers.get(name, 0.0) + value / len(actors)
-        return numbers
 
     def _silent_s(self, host: _Host) -> float:
         """Return how many seconds a host's event loop has been blocked, judging by the missing reports."""

@@ -21,10 +21,9 @@ from headrace.config import RunConfig
 from headrace.config.pipeline import STATISTICS_WRITERS
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.reporting.console import hyperparameters_text
-from headrace.pipeline.reporting.csv_writer import append
 from headrace.pipeline.reporting.history import MARKS
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
-from headrace.pipeline.run_folder.atomic_files import FileGuard, write_atomic
+from headrace.pipeline.run_folder.atomic_files import FileGuard, append, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.windows_files import once_released
 from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
@@ -66,26 +65,19 @@ class TensorboardWriter:
         if self._resume and not file.resumed:
             file.add_restart(step)
         file.add_summaries({name: summary for name, summary in summaries.items() if name not in HIDDEN}, step)
-        file.flush()
 
     def add_property(self, category: str, name: str, value: object) -> None:
         """Write the hyperparameters as text, under ML-Agents' tag."""
         if name == "hyperparameters":
-            file = self._file(category)
-            file.add_text("Hyperparameters/text_summary", hyperparameters_text(value))
-            file.flush()
+            self._file(category).add_text("Hyperparameters/text_summary", hyperparameters_text(value))
 
     def mark(self, category: str, step: int, kind: str, text: str) -> None:
         """Write a mark as text under `Marks/<kind>`, where the live page can read it."""
-        file = self._file(category)
-        file.add_text(f"{MARKS}{kind}", text, step)
-        file.flush()
+        self._file(category).add_text(f"{MARKS}{kind}", text, step)
 
     def rewind(self, category: str, step: int) -> None:
         """Make TensorBoard ignore events beyond the step at which the run continues."""
-        file = self._file(category)
-        file.add_restart(step + 1)
-        file.flush()
+        self._file(category).add_restart(step + 1)
 
     def close(self) -> None:
         """Do nothing: each write is complete when it returns."""
@@ -109,6 +101,7 @@ class _EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event: Any = event_pb2.Event
+        self._writer: Any = RecordWriter
         self._start = event_pb2.SessionLog.START
         self._proto: Any = summary_pb2
         self.resumed = False
@@ -117,11 +110,8 @@ class _EventFile:
         # TensorBoard reads a folder's files in the order of their names, which begin with the time.
         stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter):06d}"
         self.path = folder / f"events.out.tfevents.{stamp}"
-        self._waiting = io.BytesIO()
-        self._records: Any = RecordWriter(self._waiting)
-        self._add(file_version="brain.Event:2")
         try:
-            self.flush()
+            self._add(file_version="brain.Event:2")
         except OSError:
             self.path.unlink(missing_ok=True)  # the next attempt begins a new file
             raise
@@ -160,15 +150,11 @@ class _EventFile:
         self._add(step=step, session_log={"status": self._start})
         self.resumed = True
 
-    def flush(self) -> None:
-        """Write the buffered records; if that fails, drop them, so the file ends with a complete record."""
-        data = self._waiting.getvalue()
-        self._waiting.seek(0)
-        self._waiting.truncate()
-        append(self.path, data)
-
     def _add(self, **content: object) -> None:
-        self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
+        """Append an event as one record; if that fails, the file ends with the record before it."""
+        record = io.BytesIO()
+        self._writer(record).write(self._event(wall_time=time.time(), **content).SerializeToString())
+        append(self.path, record.getvalue())
 
 
 _METHODS = ("write", "add_property", "close")

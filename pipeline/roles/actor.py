@@ -25,9 +25,9 @@ from headrace.pipeline.control import (
     SourceEnded,
     Stop,
 )
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.inference import brain_maker, policy_maker
-from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.roles.runtime import Host, contained
 from headrace.pipeline.roles.senders import (
     AGENT_PROCESSOR,
     BrainSteps,
@@ -55,7 +55,7 @@ from headrace.stages.evaluation.scores import ScoreKeeper
 from headrace.stages.loop import run_source
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.restarts import RestartBudget
-from headrace.stages.trainer.pacing import longest_piece
+from headrace.stages.trainer.protocol import longest_piece
 from headrace.startup_context import absolute
 
 BRAINS = "brains"

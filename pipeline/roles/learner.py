@@ -63,8 +63,8 @@ from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.policy.design import PolicyDesign, design_of
 from headrace.stages.replay import recorded_agents
 from headrace.stages.stage import Statistics
+from headrace.stages.trainer.deliveries import Deliveries
 from headrace.stages.trainer.factory import make_trainer
-from headrace.stages.trainer.input_tracking import Deliveries
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, Trainer, TrainerContext, defaults_of
 from headrace.stages.trainer.report import TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
@@ -111,7 +111,7 @@ class TrainerHost(Host):
             trainer = self._make_trainer(replicas, device, statistics)
             stage_class = TrainerStage
             if self._shards is not None:  # other learners need not import the class
-                from headrace.stages.trainer.sharded_stage import ShardedTrainerStage
+                from headrace.stages.trainer.replay.sharded_replay import ShardedTrainerStage
 
                 stage_class = ShardedTrainerStage
             stage = stage_class(
@@ -411,7 +411,7 @@ class LearnerHost(TrainerHost):
                     self._set(self._stage, message)
                 case BeginAnew() if self._stage is not None:
                     weights = None if message.weights is None else np.frombuffer(message.weights, "<f4").copy()
-                    self._stage.begin_anew(message.number, weights)
+                    self._stage.takeover.want(message.number, weights)
                 case LearnNoMore() if self._stage is not None:
                     self._stage.end_learning(message.why)
                     self._stage.report_now()
@@ -475,7 +475,11 @@ class LearnerHost(TrainerHost):
         onnx = self._onnx.write(path, self._design(), policy)
         self.control.send(
             PolicyExported(
-                plan.behavior, newest[0], str(path), self._stage.recent_return, None if onnx is None else str(onnx)
+                plan.behavior,
+                newest[0],
+                str(path),
+                self._stage.episodes.recent_return,
+                None if onnx is None else str(onnx),
             )
         )
         if self._onnx.refused:

@@ -22,7 +22,7 @@ from headrace.pipeline.control import (
     PreparationNotice,
     StatisticsReport,
 )
-from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, contained, describe_failure, root_cause
+from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, describe_failure, root_cause
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, newest_checkpoint
@@ -30,6 +30,7 @@ from headrace.queues.agent_manager_queue import QueueStatistics
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.stages.activity import PREPARES
+from headrace.stages.errors import StageError, describe_error, is_failure
 
 REPORT_EVERY_S = 1.0
 """Seconds between a host's reports, which contain statistics and serve as a sign of life."""
@@ -161,6 +162,21 @@ async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Corou
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in running:
             task.cancel()
+
+
+async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
+    """Run a host's coroutine.
+
+    Turn an unexpected SystemExit or cancellation into a StageError, so that it is reported.
+    """
+    try:
+        await work
+    except Exception:
+        raise
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise StageError(f"the code of {host} raised {describe_error(error)}") from error
 
 
 def plain_statistics(statistics: QueueStatistics) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.config import RunConfig, TrainerKind
-from headrace.stages.trainer.pacing import USUAL_BUFFER_SIZE, rows_per_update
+from headrace.stages.trainer.protocol import USUAL_BUFFER_SIZE, rows_per_update
 from headrace.stages.trainer_lookup import squashes, trainer_kind
 
 

@@ -176,6 +176,19 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: Fil
     files.sync_folder(path.parent)
 
 
+def append(path: Path, data: bytes) -> None:
+    """Append to a file. After a disk error, restore the old length, so the file still ends with a complete row."""
+    with once_released(lambda: path.open("ab", buffering=0)) as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            while data:  # a disk that is filling up may accept part of the data
+                data = data[file.write(data) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # readers skip an incomplete row
+                file.truncate(end)
+            raise
+
+
 def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]:
     """Remove and return the temporary files of interrupted `write_atomic` calls in a folder (not in its subfolders).
 

@@ -520,7 +520,7 @@ class Actor(Source[Item]):
         # A policy that arrives while a batch waits for queue space did not make this tick's decisions.
         adopted, self._adopted = self._adopted, {}
         self._changed = False
-        versions = self._account.newest_versions() if adopted else {}
+        versions = self._environment.mappings.newest_versions(self._account.names) if adopted else {}
         if self._account.turns != self._environment.mappings.turns:
             self._account.end_turn()
         began = time.perf_counter()
@@ -544,7 +544,8 @@ class Actor(Source[Item]):
             for step in self._environment.decide(again=True):
                 self._processor.replace_decisions(step)
             self._adopted.clear()
-            self._account.note_versions(self._account.newest_versions(), granted=True)
+            versions = self._environment.mappings.newest_versions(self._account.names)
+            self._account.note_versions(versions, granted=True)
             if self._consulting:
                 self._catch_up()
 

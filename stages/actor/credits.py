@@ -129,6 +129,7 @@ class CreditAccount:
         gate: flow control.
 
     Attributes:
+        names: the behaviours that are counted.
         acting: per behaviour name, (steps, version): all learning steps after the first `steps` come from that version
             or a newer one.
         unready: the behaviours that had no credits or no policy when `missing` was last called.
@@ -139,7 +140,7 @@ class CreditAccount:
         self._environment = environment
         self._processor = processor
         self._gate = gate
-        self._names: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
         self._used: dict[str, int] = {}
         self._learners: tuple[str, ...] = ()
         self._requested_for: tuple[str, ...] | None = None
@@ -150,14 +151,14 @@ class CreditAccount:
 
     def adopt_behaviors(self) -> None:
         """Start counting for behaviours that the environments have announced since the last call."""
-        self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
+        self.names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
     def begin_source(self, source: int) -> None:
         """Continue as a new source, whose credits are counted from 0.
 
         These credits also pay for the steps that the actor still holds.
         """
-        self._gate.start_again({name: self._processor.emitted(name) for name in self._names})
+        self._gate.start_again({name: self._processor.emitted(name) for name in self.names})
         self._processor.begin_source(source)
         self.acting.clear()
         self._requested_for = None
@@ -178,19 +179,19 @@ class CreditAccount:
 
     def missing(self, players: Iterable[str]) -> bool:
         """Return True if one of these behaviours is out of credits, or has a grant whose policy has not arrived yet."""
-        self._used = {name: self._processor.used(name) for name in self._names}
-        newest = self.newest_versions(players)
+        self._used = {name: self._processor.used(name) for name in self.names}
+        newest = self._environment.mappings.newest_versions(players)
         self._learners = tuple(newest)
         self.unready = self._gate.closed(self._used, newest)
         return bool(self.unready)
 
     def bounded(self) -> bool:
         """Return True if the behaviours that decide now will eventually use up their credits."""
-        return self._gate.bounds(self.newest_versions(self.deciding()))
+        return self._gate.bounds(self._environment.mappings.newest_versions(self.deciding()))
 
     def deciding(self) -> tuple[str, ...]:
         """Return the names of the behaviours whose agents have open decisions."""
-        return tuple(name for name in self._names if self._processor.open_agents(name))
+        return tuple(name for name in self.names if self._processor.open_agents(name))
 
     def request_ahead(self) -> None:
         """Request more credits before the current ones run out."""
@@ -205,11 +206,11 @@ class CreditAccount:
         """
         if again or self._learners != self._requested_for:
             self._requested_for = self._learners
-            self._gate.wait({name: self._processor.used(name) for name in self._names}, self._learners)
+            self._gate.wait({name: self._processor.used(name) for name in self.names}, self._learners)
 
     def ask_for(self, players: Iterable[str]) -> None:
         """Request credits for those of the given behaviours that are learning."""
-        self._learners = tuple(self.newest_versions(players))
+        self._learners = tuple(self._environment.mappings.newest_versions(players))
         self.ask(again=True)
 
     def give_back(self) -> None:
@@ -220,19 +221,6 @@ class CreditAccount:
     def forget_request(self) -> None:
         """Forget the last request, so the next one is sent even if nothing has changed."""
         self._requested_for = None
-
-    def newest_versions(self, names: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the newest policy versions of the behaviours that learn: only they need credits and new policies.
-
-        Args:
-            names: the behaviours to look at; None for all.
-        """
-        newest = {}
-        for name in self._names if names is None else names:
-            version = self._environment.mappings.newest_version(name)
-            if version is not None:
-                newest[name] = version
-        return newest
 
     def note_versions(self, versions: Mapping[str, int], granted: bool = False) -> None:
         """Record which versions made the open decisions and which will make the next ones.

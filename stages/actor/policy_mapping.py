@@ -166,7 +166,8 @@ class PolicyMappings:
 
     def update(self, update: PolicyUpdate) -> None:
         """Use a policy update that was published for a behaviour id."""
-        self._updates[update.behavior_id] = update.copy()
+        if update.behavior_id not in self._plain:  # games may need it under a later assignment
+            self._updates[update.behavior_id] = update.copy()
         player = self.current.players.get(update.behavior_id)
         if player is not None and update.snapshot < 0 and update.behavior_id in self.current.learners:
             player.policy.load(update)
@@ -204,18 +205,16 @@ class PolicyMappings:
         """Return the `specs` of the behaviour ids whose steps leave the actor."""
         return specs
 
-    def newest_version(self, behavior_name: str) -> int | None:
-        """Return the newest version of a behaviour's learning policies.
+    def newest_versions(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the newest version of the learning policies of each behaviour in `names`; -1 if none has arrived yet.
 
-        Returns:
-            The version; -1 if no policy has arrived yet; None if the trainer does not learn from this behaviour's steps
-            in new games.
+        Left out are behaviours whose steps in new games the trainer does not learn from.
         """
-        newest = None
-        for behavior_id in self.current.learners:
-            if self._names[behavior_id] == behavior_name:
-                version = self.current.players[behavior_id].version
-                newest = version if newest is None else max(newest, version)
+        players, newest = self.current.players, dict[str, int]()
+        for name in names:
+            for behavior_id in self.current.learners:
+                if self._names[behavior_id] == name:
+                    newest[name] = max(players[behavior_id].version, newest.get(name, -1))
         return newest
 
     # Players change only between games: a mixed game's result would belong to no policy (docs/decisions/027).
@@ -333,13 +332,10 @@ class PolicyMappings:
     def _has(self, pending: Assignment, behavior_id: str) -> bool:
         if behavior_id in self._fixed:
             return True
-        update = self._updates.get(behavior_id)
-        if update is None:
-            return False
         if behavior_id in self._plain:
-            return True
-        named = pending.policies.get(behavior_id)
-        if named is None:
+            return self._plain[behavior_id].version >= 0
+        update, named = self._updates.get(behavior_id), pending.policies.get(behavior_id)
+        if update is None or named is None:
             return False
         snapshot, version = named
         if pending.learns(behavior_id):

@@ -21,7 +21,7 @@ from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.errors import dotted
 from headrace.config.network_settings import StateNoiseSettings
 from headrace.queues.columns import Column, memory_column
-from headrace.queues.messages import Floats, PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import Floats, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.loading import load_attribute
@@ -32,9 +32,6 @@ Numbers = TypeVar("Numbers")
 """A NumPy array or a torch tensor."""
 
 ACTION_HEADS = "action_heads"
-
-VALUES = "values"
-"""Name of a column that other libraries' actors record; a request for it is rejected with an explanation."""
 
 
 class ActionDistributions(NamedTuple, Generic[Numbers]):
@@ -109,18 +106,12 @@ def check_extra_columns(names: Iterable[str], asker: str) -> None:
         LoadError: if no policy provides one of the columns; the message names it and lists the available columns.
     """
     unknown = [name for name in names if name not in EXTRA_COLUMNS]
-    if not unknown:
-        return
-    message = (
-        f"{asker} requests the columns {', '.join(unknown)}, which no policy provides; extra_columns can name "
-        f"{', '.join(EXTRA_COLUMNS)}; actions, log_probs and (if choices can be masked) action_masks are always present"
-    )
-    if VALUES in unknown:
-        message += (
-            "; actors only have the acting part of a network, so the trainer must compute a baseline when it first "
-            "learns from a row, and keep it"
+    if unknown:
+        raise LoadError(
+            f"{asker} requests the columns {', '.join(unknown)}, which no policy provides; the trainer must compute a "
+            f"baseline itself, when it first learns from a row; extra_columns can name {', '.join(EXTRA_COLUMNS)}; "
+            "actions, log_probs and (if choices can be masked) action_masks are always present"
         )
-    raise LoadError(message)
 
 
 def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
@@ -321,25 +312,18 @@ def policy_layout(design: PolicyDesign) -> Layout:
         StageError: if the spec has no observation, or one that can't be learned from.
         LoadError: if the design names a custom network that can't be loaded.
     """
-    vectors = ObservationLayout(design.spec).vector_size
+    width = ObservationLayout(design.spec).vector_size
     tensors: list[tuple[str, tuple[int, ...]]] = []
-    if design.settings.normalize and vectors:
-        tensors += [(NORMALIZER_MEAN, (vectors,)), (NORMALIZER_INVERSE_STD, (vectors,))]
-    if design.plain:
-        tensors += _perceptron(design, vectors)
-    else:
-        tensors += load_attribute(ACTOR_TENSORS, None, "policy layout")(design)
-    return tuple(tensors)
-
-
-def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, ...]]]:
-    tensors: list[tuple[str, tuple[int, ...]]] = []
+    if design.settings.normalize and width:
+        tensors += [(NORMALIZER_MEAN, (width,)), (NORMALIZER_INVERSE_STD, (width,))]
+    if not design.plain:
+        return *tensors, *load_attribute(ACTOR_TENSORS, None, "policy layout")(design)
     for layer, hidden in enumerate(design.settings.widths):
         tensors += [(f"body.{layer}.weight", (width, hidden)), (f"body.{layer}.bias", (hidden,))]
         width = hidden
     tensors += [("action.weight", (width, design.output_size)), ("action.bias", (design.output_size,))]
     shape = design.log_sigma_shape(width)
-    return tensors if shape is None else [*tensors, ("log_sigma", shape)]
+    return tuple(tensors) if shape is None else (*tensors, ("log_sigma", shape))
 
 
 def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
@@ -356,21 +340,21 @@ def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
     return tuple(slices)
 
 
-def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Raise an error if a policy was made for a different network; the order of its tensors does not matter.
+def check_tensors(what: str, got: Iterable[tuple[str, tuple[int, ...]]], expected: Layout) -> None:
+    """Raise an error if tensors, each (name, shape), are not those of a network; their order does not matter.
+
+    Args:
+        what: start of the message, which names what holds the tensors.
+        got: the tensors; `NORMALIZER_REST` is ignored.
+        expected: the network's tensors.
 
     Raises:
-        StageError: if a tensor differs; the message names the first one, with the expected and the received shape.
+        StageError: if a tensor is missing or unknown, or has the wrong shape; the message names the first one.
     """
-    got = {name: tuple(shape) for name, shape in update.layout if name != NORMALIZER_REST}
-    about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
-    mend = "was it trained with other network_settings?"
-    for name, shape in expected:
-        if name not in got:
-            raise StageError(f"{about}: expected tensor {name} {shape}, got none of that name; {mend}")
-        if got[name] != shape:
-            raise StageError(f"{about}: expected tensor {name} {shape}, got {name} {got[name]}; {mend}")
-    unknown = [name for name in got if name not in dict(expected)]
-    if unknown:
-        names = ", ".join(name for name, _ in expected)
-        raise StageError(f"{about}: expected tensors {names}, got {unknown[0]} {got[unknown[0]]} as well; {mend}")
+    theirs, ours = {name: tuple(shape) for name, shape in got if name != NORMALIZER_REST}, dict(expected)
+    for name in [*ours, *theirs]:
+        if ours.get(name) != theirs.get(name):
+            raise StageError(
+                f"{what}: expected tensor {name} {ours.get(name, 'to be absent')}, got "
+                f"{theirs.get(name, 'none of that name')}; were other network_settings or another environment used?"
+            )

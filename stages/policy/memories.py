@@ -78,7 +78,12 @@ class AgentMemories:
             if len(self._slots) + len(new) >= self._slots.total:
                 self._forget_vanished(agent_ids)
             slots[new] = self._slots.add(agent_ids[new])
-            self._enlarge()
+            total = self._slots.total
+            if total > len(self._memories):
+                self._memories = enlarged(self._memories, total)
+                self._previous_actions = enlarged(self._previous_actions, total)
+                self._episode_ids = enlarged(self._episode_ids, total)
+                self._last_seen = enlarged(self._last_seen, total)
         self._memories[slots] = recall.memories
         self._previous_actions[slots] = recall.previous_actions
         self._episode_ids[slots] = episode_ids
@@ -101,11 +106,3 @@ class AgentMemories:
         vanished = vanished[~np.isin(self._slots.ids[vanished], deciding)]
         if len(vanished):
             self._slots.remove(vanished)
-
-    def _enlarge(self) -> None:
-        total, present = self._slots.total, len(self._memories)
-        if total > present:
-            self._memories = enlarged(self._memories, total)
-            self._previous_actions = enlarged(self._previous_actions, total)
-            self._episode_ids = enlarged(self._episode_ids, total)
-            self._last_seen = enlarged(self._last_seen, total)

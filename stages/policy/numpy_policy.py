@@ -7,7 +7,6 @@ The trained network is a torch module. Both follow `design.policy_layout`, and a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from math import sqrt
 
@@ -23,7 +22,7 @@ from headrace.stages.policy.design import (
     NORMALIZER_MEAN,
     NORMALIZER_REST,
     PolicyDesign,
-    check_layout,
+    check_tensors,
     consecutive_slices,
     policy_layout,
 )
@@ -31,7 +30,7 @@ from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.observations import ObservationLayout, normalize
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.policy.sampling import ActionSampler, check_heads
-from headrace.stages.policy.state_noise import StateNoise, noise_size
+from headrace.stages.policy.state_noise import noise_size
 
 _HALF = np.float32(0.5)
 
@@ -57,12 +56,10 @@ class NumpyPolicy:
                 "memory; use headrace.training.make_policy"
             )
         self._design = design
-        self._behavior_id = design.spec.behavior_id
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
-        self._activation = activation(design.settings.activation)
+        self._activation = _ACTIVATIONS[design.settings.activation]
         self._sampler = ActionSampler(design)
-        self._noise = None if design.gsde is None else StateNoise(design)
         self.memory_size = noise_size(design, self._layout)
         self._normalizes = any(name == NORMALIZER_MEAN for name, _ in self._layout)
         self._exact = self._normalizes and self._observations.exact
@@ -76,6 +73,9 @@ class NumpyPolicy:
             self._observations.vector_size,
             *(shape[1] for name, shape in self._layout if name.endswith(".weight")),
         ]
+        inputs = self._widths[:1] * (2 * self._normalizes + self._exact)
+        self._ends = list(accumulate([*inputs, *self._widths[1:-1]]))
+        """The columns of `_vectors` at which its parts end, except the last one's."""
         self._buffers: list[Floats] = []
         self._views: list[Floats] = []
         self._scratch: list[Floats] = []
@@ -84,7 +84,8 @@ class NumpyPolicy:
 
     def load(self, update: PolicyUpdate) -> None:
         """See `ActingPolicy.load`."""
-        check_layout(update, self._layout)
+        about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
+        check_tensors(about, update.layout, self._layout)
         tensors = {name: tensor.copy() for name, tensor in update.tensors().items()}
         layers = [name.removesuffix(".weight") for name, _ in self._layout if name.endswith(".weight")]
         self._weights = [tensors[f"{layer}.weight"] for layer in layers]
@@ -93,12 +94,8 @@ class NumpyPolicy:
             vectors.append(tensors.get(NORMALIZER_REST, np.zeros_like(vectors[0])))
         vectors += [tensors[f"{layer}.bias"] for layer in layers]
         self._vectors = np.concatenate(vectors)
-        self._own = self._split(self._vectors)
-        if self._noise is not None:
-            self._noise.load(tensors["log_sigma"])
-        elif "log_sigma" in tensors:
-            self._sampler.log_sigma = tensors["log_sigma"]
-        self._sampler.adopt(update)
+        self._own = np.split(self._vectors, self._ends)
+        self._sampler.adopt(update, tensors.get("log_sigma"))
         self.version = update.version
 
     def act(
@@ -111,22 +108,15 @@ class NumpyPolicy:
     ) -> Decision:
         """See `ActingPolicy.act`."""
         heads = self.heads(observations)
-        if self._noise is None:
-            return Decision(*self._sampler.sample(heads, masks, random, deterministic))
         recall = recall or nothing_recalled(self, self._design.spec.actions, len(heads))
-        kept = None if recall is None else recall.memories
-        given = self._views[-2], masks, random, deterministic, kept
-        actions, columns, kept = self._noise.sample(self._sampler, heads, *given)
-        if recall is None or kept is None:
-            return Decision(actions, columns)
-        return Decision(actions, columns, replace(recall, memories=kept))
+        return self._sampler.decide(heads, self._views[-2], masks, random, deterministic, recall)
 
     def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
         """Return True if `act_together` can decide for both policies.
 
         They must share a design, and neither may explore by itself or sample uniformly.
         """
-        if not isinstance(other, NumpyPolicy) or self._design != other._design or self._noise is not None:
+        if not isinstance(other, NumpyPolicy) or self._design != other._design or self._sampler.noise is not None:
             return False
         if self._design.exploration is not None:  # it depends on each policy's step
             return deterministic
@@ -140,7 +130,8 @@ class NumpyPolicy:
             StageError: if no policy is loaded yet.
         """
         outputs = self._forward((self,), (len(observations[0]),), observations)
-        return outputs if self._noise is None else self._noise.heads(outputs, self._views[-2])
+        noise = self._sampler.noise
+        return outputs if noise is None else noise.heads(outputs, self._views[-2])
 
     def _forward(
         self, policies: Sequence[NumpyPolicy], counts: Sequence[int], observations: tuple[Array, ...]
@@ -148,7 +139,7 @@ class NumpyPolicy:
         """Compute the head outputs for several policies' rows, ordered by policy, using this policy's buffers."""
         for policy in policies:
             if not policy._weights:
-                raise StageError(f"{self._behavior_id}: no policy has been loaded")
+                raise StageError(f"{self._design.spec.behavior_id}: no policy has been loaded")
         d = len(observations[0])
         if not self._views or len(self._views[0]) != d:
             if not self._buffers or len(self._buffers[0]) < d:
@@ -160,13 +151,13 @@ class NumpyPolicy:
         vectors = self._own
         if len(policies) > 1:
             parts = consecutive_slices(counts)
-            vectors = self._split(np.repeat([policy._vectors for policy in policies], counts, axis=0))
+            vectors = np.split(np.repeat([policy._vectors for policy in policies], counts, axis=0), self._ends, axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
             if self._exact:
                 seen = self._observations.encode(observations).vectors
                 normalize(seen, vectors[0] + vectors[2].astype(np.float64), vectors[1], x)
             else:
-                self._observations.write_vectors(observations, x)
+                self._observations.encode(observations, x)
                 if self._normalizes:
                     normalize(x, vectors[0], vectors[1], x)
             for layer, bias in enumerate(vectors[-layers:]):
@@ -179,13 +170,9 @@ class NumpyPolicy:
                 x = out
         if not np.isfinite(x).all():
             for policy, rows in zip(policies, parts, strict=True):
-                check_heads(self._behavior_id, policy.version, x[rows], tuple(o[rows] for o in observations))
+                observed = tuple(o[rows] for o in observations)
+                check_heads(self._design.spec.behavior_id, policy.version, x[rows], observed)
         return x
-
-    def _split(self, vectors: Floats) -> list[Floats]:
-        """Split `_vectors` [sum of widths], or a stack of them [d, sum of widths], into one view per tensor."""
-        widths = [*self._widths[:1] * (2 * self._normalizes + self._exact), *self._widths[1:]]
-        return [vectors[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
 
 def act_together(
@@ -219,33 +206,12 @@ def act_together(
     return Decision(*sampler.sample(heads, masks, random, deterministic, log_sigma))
 
 
-def activation(name: str) -> Callable[[Floats, Floats], None]:
-    """Return the activation function with that name.
-
-    The function modifies its first argument in place and uses its second argument as scratch space.
-
-    Raises:
-        StageError: if the name is unknown.
-    """
-    if name not in _ACTIVATIONS:
-        raise StageError(f"network_settings.activation: {name!r} is not one of {', '.join(_ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
-
-
 def _swish(x: Floats, scratch: Floats) -> None:
     # x·sigmoid(x) = h·(1 + tanh h) with h = x/2; unlike exp(-x), this can't overflow.
     x *= _HALF
     np.tanh(x, out=scratch)
     scratch += np.float32(1.0)
     x *= scratch
-
-
-def _tanh(x: Floats, scratch: Floats) -> None:
-    np.tanh(x, out=x)
-
-
-def _relu(x: Floats, scratch: Floats) -> None:
-    np.maximum(x, np.float32(0.0), out=x)
 
 
 def _elu(x: Floats, scratch: Floats) -> None:
@@ -282,14 +248,15 @@ def _gelu(x: Floats, scratch: Floats) -> None:
 
 _ALL = [slice(None)]
 
-_ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
+_ACTIVATIONS: dict[str, Callable[[Floats, Floats], object]] = {
     "swish": _swish,
-    "tanh": _tanh,
-    "relu": _relu,
+    "tanh": lambda x, scratch: np.tanh(x, out=x),
+    "relu": lambda x, scratch: np.maximum(x, np.float32(0.0), out=x),
     "elu": _elu,
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,
 }
+"""Functions that modify their first argument in place and use the second one, of the same shape, as scratch space."""
 
 
 TORCH_POLICY = "headrace.stages.policy.network.torch_policy:TorchPolicy"

@@ -72,11 +72,16 @@ class ObservationLayout:
         if not vectors and not others:
             raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, but the spec has none")
 
-    def encode(self, observations: Sequence[Array]) -> EncodedObservations:
-        """Encode one array [n, *shape] per observation: copy vectors to a new matrix, and pass all others through."""
-        matrix = np.empty((len(observations[0]), self.vector_size), self._dtype)
-        self.write_vectors(observations, matrix)
-        return EncodedObservations(matrix, tuple(observations[index] for index in self.others))
+    def encode(self, observations: Sequence[Array], out: Array | None = None) -> EncodedObservations:
+        """Encode one array [n, *shape] per observation: copy vectors to a matrix, and pass all others through.
+
+        The matrix is `out` [n, V] if given, otherwise a new one.
+        """
+        n = len(observations[0])
+        matrix = np.empty((n, self.vector_size), self._dtype) if out is None else out
+        for index, columns in self.vectors:
+            matrix[:, columns] = observations[index].reshape(n, columns.stop - columns.start)
+        return EncodedObservations(matrix, tuple([observations[index] for index in self.others]))
 
     def decode(self, encoded: EncodedObservations) -> list[Array]:
         """Invert `encode`: return one array [n, *shape] per observation, in the observation's own dtype."""
@@ -85,12 +90,6 @@ class ObservationLayout:
             spec = self._specs[index]
             arrays[index] = encoded.vectors[:, columns].reshape(len(encoded.vectors), *spec.shape).astype(spec.dtype)
         return [arrays[index] for index in range(len(self._specs))]
-
-    def write_vectors(self, observations: Sequence[Array], out: Array) -> None:
-        """Write the vectors of n observations into `out` [n, V]."""
-        for index, columns in self.vectors:
-            observation = observations[index]
-            out[:, columns] = observation.reshape(len(observation), columns.stop - columns.start)
 
     def encode_columns(self, columns: Mapping[str, Array], prefix: str = "obs_") -> EncodedObservations:
         """Encode a batch's columns `obs_0`, `obs_1`, … (or `next_obs_0`, …)."""

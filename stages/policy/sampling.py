@@ -25,6 +25,8 @@ from headrace.stages.policy.design import (
     branch_slices,
     split_action_heads,
 )
+from headrace.stages.policy.protocol import Decision, Recall
+from headrace.stages.policy.state_noise import StateNoise
 
 ACTION_LIMIT = 3.0
 """A plain Gaussian policy outputs a bounded action as clip(a, -3, 3) / 3, as in ML-Agents."""
@@ -103,28 +105,60 @@ class ActionSampler:
     """
 
     def __init__(self, design: PolicyDesign) -> None:
-        self._spec = design.spec
-        self._actions = design.spec.actions
-        self._squashed = design.squashed
-        self._random_steps = design.random_steps
-        self._exploration, self._greedy = design.exploration, design.greedy
+        self._design, self._actions = design, design.spec.actions
         self._step = 0
         self.uniform = False
         """Whether the loaded policy currently samples uniformly and ignores the head outputs."""
         self._branches = branch_slices(design.spec)
         self._own_spreads = design.squashed or design.gsde is not None
         self._gaussian_heads = design.head_size - self._actions.mask_size
-        self._gives_heads = ACTION_HEADS in design.extra_columns
         self.log_sigma = np.zeros(0, np.float32)
         """[C] log σ of a Gaussian that is not squashed; zeros until a policy is loaded."""
+        self.noise = None if design.gsde is None else StateNoise(design)
+        """gSDE's noise, which replaces independent noise for each action; None without gSDE."""
 
-    def adopt(self, update: PolicyUpdate) -> None:
+    def adopt(self, update: PolicyUpdate, log_sigma: Floats | None = None) -> None:
         """Sample for this policy from now on, uniformly if its trainer has taken at most `random_steps` steps.
 
-        The snapshots that self-play opponents use are never sampled uniformly.
+        The snapshots that self-play opponents use are never sampled uniformly. `log_sigma` is the policy's parameter of
+        this name, if it has one.
         """
-        self.uniform = update.step < self._random_steps and update.snapshot < 0
+        self.uniform = update.step < self._design.random_steps and update.snapshot < 0
         self._step = update.step
+        if self.noise is not None and log_sigma is not None:
+            self.noise.load(log_sigma)
+        elif log_sigma is not None:
+            self.log_sigma = log_sigma
+
+    def decide(
+        self,
+        heads: Floats,
+        encoding: Floats,
+        masks: NDArray[np.bool_] | None,
+        random: np.random.Generator,
+        deterministic: bool,
+        recall: Recall | None,
+        memories: Floats | None = None,
+    ) -> Decision:
+        """Decide for d agents as in `sample`, with gSDE's noise if the design has it.
+
+        `encoding` [d, features] is the output of the last hidden layer, and `memories` [d, m] are those of the network
+        after the decision. `recall` has the network's memories before the decision, then the noise's rows.
+        """
+        m, noise = self._design.memory_size, None
+        kept = None if recall is None or recall.memories.shape[1] == m else recall.memories[:, m:]
+        keeps = kept is not None
+        if self.noise is not None and not (deterministic or self.uniform):
+            noise, kept = self.noise.draw(encoding, kept, random)
+        actions, columns = self.sample(heads, masks, random, deterministic, noise=noise)
+        if recall is None:
+            return Decision(actions, columns)
+        previous, after = recall.previous_actions, [kept] if kept is not None and keeps else []
+        if memories is not None:
+            columns["memories"] = recall.memories[:, :m]
+            previous = action_features(self._actions, actions.continuous, actions.discrete)
+            after = [memories, *after]
+        return Decision(actions, columns, Recall(after[0] if len(after) == 1 else np.hstack(after), previous))
 
     def sample(
         self,
@@ -153,9 +187,9 @@ class ActionSampler:
         """
         d, c = len(heads), self._actions.continuous_size
         log_sigma = self.log_sigma if log_sigma is None else log_sigma
-        deterministic = deterministic or self._greedy
-        if self._exploration is not None and not deterministic:
-            heads, log_sigma = self._explored(self._exploration, heads, log_sigma, masks, random)
+        deterministic = deterministic or self._design.greedy
+        if self._design.exploration is not None and not deterministic:
+            heads, log_sigma = self._explored(self._design.exploration, heads, log_sigma, masks, random)
         uniform = self.uniform and not deterministic
         log_probs = np.empty((d, c + len(self._branches)), np.float32)
         columns: dict[str, Array] = {}
@@ -164,7 +198,7 @@ class ActionSampler:
         if c:
             drawn = self._sample_continuous(heads, log_sigma, random, deterministic, noise, log_probs[:, :c])
             columns["continuous_actions"] = drawn
-            continuous = environment_actions(self._actions, drawn, self._squashed)
+            continuous = environment_actions(self._actions, drawn, self._design.squashed)
         if self._branches:
             logits = heads[:, self._gaussian_heads :]
             if uniform:
@@ -180,7 +214,7 @@ class ActionSampler:
         columns["log_probs"] = log_probs
         if self._actions.masked:
             columns["action_masks"] = np.ones((d, self._actions.mask_size), np.bool_) if masks is None else masks
-        if self._gives_heads:
+        if ACTION_HEADS in self._design.extra_columns:
             columns[ACTION_HEADS] = self._action_heads(heads, log_sigma)
         return ActionBatch(continuous, discrete), columns
 
@@ -195,7 +229,7 @@ class ActionSampler:
         """Return the head outputs [d, H] and log σ [d, C] of the distributions that explore."""
         masks = np.ones((len(heads), self._actions.mask_size), np.bool_) if masks is None else masks
         self._check_masks(masks)
-        given = split_action_heads(self._spec, self._action_heads(heads, log_sigma))
+        given = split_action_heads(self._design.spec, self._action_heads(heads, log_sigma))
         allowed = tuple([masks[:, branch] for branch in self._branches])
         changed = exploration.explored(given, allowed, random, self._step)
         spreads = [changed.log_sigmas] if self._own_spreads else []
@@ -216,16 +250,20 @@ class ActionSampler:
             log_probs.fill(-_LOG_TWO)
             return np.float32(2.0) * random.random((len(heads), c), np.float32) - np.float32(1.0)
         log_sigma = heads[:, c : 2 * c] if self._own_spreads else log_sigma
-        standard = None if noise is None else noise * np.exp(-log_sigma)
-        draw = sample_squashed if self._squashed else sample_gaussian
-        return draw(heads[:, :c], log_sigma, random, deterministic, log_probs, standard)
+        standard: Floats | None = None
+        if not deterministic and noise is None:
+            standard = random.standard_normal((len(heads), c), np.float32)
+        elif noise is not None and not deterministic:
+            standard = noise * np.exp(-log_sigma)
+        sample = sample_squashed if self._design.squashed else sample_gaussian
+        return sample(heads[:, :c], log_sigma, standard, log_probs)
 
     def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
         """Build the column `action_heads` [d, 2·C + choices] from these head outputs, as a new array."""
         c = self._actions.continuous_size
         if self._own_spreads or not c:
             column = heads.copy()
-            if self._squashed:
+            if self._design.squashed:
                 np.clip(column[:, c : 2 * c], *LOG_SIGMA_LIMITS, out=column[:, c : 2 * c])
             return column
         column = np.empty((len(heads), heads.shape[1] + c), np.float32)
@@ -240,32 +278,21 @@ class ActionSampler:
             if not open_rows.all():
                 row = int(np.flatnonzero(~open_rows)[0])
                 raise StageError(
-                    f"{self._spec.behavior_id}: the action mask of row {row} forbids all "
+                    f"{self._design.spec.behavior_id}: the action mask of row {row} forbids all "
                     f"{branch.stop - branch.start} choices of branch {index}; "
                     "an environment must leave at least one"
                 )
 
 
-def sample_gaussian(
-    mu: Floats,
-    log_sigma: Floats,
-    random: np.random.Generator,
-    deterministic: bool,
-    log_probs: Floats,
-    noise: Floats | None = None,
-) -> Floats:
-    """Draw raw actions [d, c] from N(μ, σ); write their log-probabilities to `log_probs` [d, c].
+def sample_gaussian(mu: Floats, log_sigma: Floats, noise: Floats | None, log_probs: Floats) -> Floats:
+    """Return raw actions [d, c], μ + σ·noise, and write their log-probabilities to `log_probs` [d, c].
 
     log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, evaluated for the action as stored, so the trainer computes
-    the same number. `log_sigma` is [c] or [d, c]. `noise` [d, c] replaces the standard normals that the function would
-    otherwise draw.
+    the same number. `log_sigma` is [c] or [d, c]; `noise` [d, c] holds standard normals, or is None to return μ.
     """
     sigma = np.exp(log_sigma)
-    if deterministic:
-        actions = mu.copy()
-    else:
-        actions = random.standard_normal(mu.shape, np.float32) if noise is None else noise.copy()
-        actions *= sigma
+    actions = mu.copy() if noise is None else noise * sigma
+    if noise is not None:
         actions += mu
     np.subtract(actions, mu, out=log_probs)
     log_probs /= sigma
@@ -275,26 +302,18 @@ def sample_gaussian(
     return actions
 
 
-def sample_squashed(
-    mu: Floats,
-    log_sigma: Floats,
-    random: np.random.Generator,
-    deterministic: bool,
-    log_probs: Floats,
-    noise: Floats | None = None,
-) -> Floats:
-    """Draw tanh(u) [d, c] with u ~ N(μ, σ), or return tanh(μ) if `deterministic`; write `log_probs` [d, c].
+def sample_squashed(mu: Floats, log_sigma: Floats, noise: Floats | None, log_probs: Floats) -> Floats:
+    """Return tanh(u) [d, c] with u = μ + σ·noise, and write the log-probabilities to `log_probs` [d, c].
 
     Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here per
-    dimension. The log-probabilities are computed from the drawn u, which can't be recovered if tanh u is ±1. `noise` is
-    as in `sample_gaussian`.
+    dimension. The log-probabilities are computed from the drawn u, which can't be recovered if tanh u is ±1. The
+    arguments are those of `sample_gaussian`.
     """
     log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
-    if deterministic:
+    if noise is None:
         u = mu.copy()
         log_probs.fill(0.0)
     else:
-        noise = random.standard_normal(mu.shape, np.float32) if noise is None else noise
         np.square(noise, out=log_probs)
         log_probs *= -_HALF
         u = np.exp(log_sigma)

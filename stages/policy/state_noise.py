@@ -4,7 +4,7 @@ Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Le
 z is the last hidden layer's output and θ [features, C] a matrix of independent draws from N(0, σ²). An agent keeps θ
 for several decisions, so its noise varies only with its observations. Each single action has a Gaussian distribution
 with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a Gaussian whose log
-σ depends on the state; `network.layers` implements the same distribution in torch.
+σ depends on the state; `network.body` implements the same distribution in torch.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.messages import ActionBatch, Array, Floats
+from headrace.queues.messages import Floats
 from headrace.stages.policy.design import Layout, PolicyDesign
-from headrace.stages.policy.sampling import ActionSampler
 
 EPSILON = 1e-6
 """Added to variances, and to log σ in `use_expln`, as in Stable-Baselines3."""
@@ -43,13 +42,18 @@ class StateNoise:
         assert design.gsde is not None, "the settings ask for it"
         self._settings = design.gsde
         self._continuous = design.spec.actions.continuous_size
-        self._period = np.inf if self._settings.sample_freq < 0 else self._settings.sample_freq
         self._limit = design.mean_limit
         self._sigma = np.zeros((0, self._continuous), np.float32)
 
     def load(self, log_sigma: Floats) -> None:
-        """Load a policy's log σ, [features, C] or [features, 1]."""
-        sigma = deviations(log_sigma, self._settings.use_expln)
+        """Load a policy's log σ, [features, C] or [features, 1].
+
+        With `use_expln` (eq. 6 of the paper), σ grows logarithmically above 1.
+        """
+        sigma = np.exp(log_sigma)
+        if self._settings.use_expln:
+            above = np.log1p(np.maximum(log_sigma, 0) + np.float32(EPSILON)) + np.float32(1)
+            sigma = np.where(log_sigma > 0, above, np.exp(np.minimum(log_sigma, 0)))
         self._sigma = np.repeat(sigma, self._continuous // sigma.shape[1], axis=1)
 
     def heads(self, outputs: Floats, encoding: Floats) -> Floats:
@@ -59,22 +63,6 @@ class StateNoise:
         variances = np.square(encoding) @ np.square(self._sigma)
         variances += np.float32(EPSILON)
         return np.concatenate([means, np.float32(0.5) * np.log(variances), outputs[:, c:]], axis=1)
-
-    def sample(
-        self,
-        sampler: ActionSampler,
-        heads: Floats,
-        encoding: Floats,
-        masks: NDArray[np.bool_] | None,
-        random: np.random.Generator,
-        deterministic: bool,
-        kept: Floats | None,
-    ) -> tuple[ActionBatch, dict[str, Array], Floats | None]:
-        """Sample actions with this noise; return the actions, their columns and the agents' updated rows (`draw`)."""
-        noise = None
-        if not (deterministic or sampler.uniform):
-            noise, kept = self.draw(encoding, kept, random)
-        return *sampler.sample(heads, masks, random, deterministic, noise=noise), kept
 
     def draw(self, encoding: Floats, kept: Floats | None, random: np.random.Generator) -> tuple[Floats, Floats]:
         """Draw the noise [d, C] for d agents; return the noise and the agents' rows for their next decisions.
@@ -89,16 +77,8 @@ class StateNoise:
         kept = np.zeros((d, 1 + size), np.float32) if kept is None else kept.copy()
         over: NDArray[np.intp] = np.flatnonzero(kept[:, 0] <= 0)
         if len(over):
-            kept[over, 0] = self._period
+            kept[over, 0] = np.inf if self._settings.sample_freq < 0 else self._settings.sample_freq
             kept[over, 1:] = random.standard_normal((len(over), size), np.float32)
         kept[:, 0] -= 1
         matrices = kept[:, 1:].reshape(d, features, self._continuous) * self._sigma
         return np.matmul(encoding[:, None], matrices)[:, 0], kept
-
-
-def deviations(log_sigma: Array, expln: bool) -> Floats:
-    """Return σ, given log σ; with `expln` (eq. 6 of the paper), σ grows logarithmically above 1."""
-    if not expln:
-        return np.exp(log_sigma)
-    above = np.log1p(np.maximum(log_sigma, 0) + np.float32(EPSILON)) + np.float32(1)
-    return np.where(log_sigma > 0, above, np.exp(np.minimum(log_sigma, 0)))

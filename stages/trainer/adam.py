@@ -6,7 +6,6 @@ optimizer's state is two vectors and a step count, which is exactly what a check
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
@@ -100,25 +99,17 @@ class Adam:
             write_named(named_views(moment), state[name], f"{what} {name}")
         self._go_on_from(int(state["steps"]))
 
-    def snapshot(self) -> tuple[int, Tensor, Tensor]:
-        """Return a copy of the state, for use with `restore`."""
-        return self.steps, self.first_moment.clone(), self.second_moment.clone()
-
-    def restore(self, snapshot: tuple[int, Tensor, Tensor]) -> None:
-        """Restore the state from a snapshot."""
-        self._go_on_from(snapshot[0])
-        self.first_moment.copy_(snapshot[1])
-        self.second_moment.copy_(snapshot[2])
-
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
         """Restore the parameters and this optimizer's state if a `NotFiniteError` is raised in the `with` block."""
-        values, state = self._values.clone(), self.snapshot()
+        changing = (self._values, self.first_moment, self.second_moment)
+        steps, copies = self.steps, [vector.clone() for vector in changing]
         try:
             yield
         except NotFiniteError:
-            self._values.copy_(values)
-            self.restore(state)
+            for vector, copy in zip(changing, copies, strict=True):
+                vector.copy_(copy)
+            self._go_on_from(steps)
             raise
 
     def _go_on_from(self, steps: int) -> None:
@@ -129,7 +120,7 @@ class Adam:
         return {"first_moment": self.first_moment, "second_moment": self.second_moment}
 
 
-class NetworkUpdate(ABC):
+class NetworkUpdate:
     """Owns a network and the optimizer that changes its weights.
 
     Args:
@@ -139,7 +130,7 @@ class NetworkUpdate(ABC):
     """
 
     def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = SINGLE_TRAINER) -> None:
-        self.network = network
+        self.network: Any = network
         self.adam = adam
         self.replicas = replicas
 
@@ -155,9 +146,10 @@ class NetworkUpdate(ABC):
         """
         self.adam.load_state_dict(self.network.named_views, state)
 
-    @abstractmethod
     def heads(self, inputs: Inputs) -> Tensor:
         """Return the actor's head outputs [B, H]."""
+        heads: Tensor = self.network.heads(inputs)
+        return heads
 
 
 def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) -> str:
@@ -199,10 +191,12 @@ class GradientParts:
         self._stretches: NDArray[np.int64] | None = None
         """[k, 3] first element, end and part number of each run of elements; None if clipping is not compiled."""
         if gradients.device.type == "cpu":
-            self._runs = [_runs(gradients, part) for part in parts]
+            # The first element and the end [m, 2] of each part's runs of elements.
+            edges = [np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0)).reshape(-1, 2) for part in parts]
+            self._runs = [[gradients.numpy()[first:end] for first, end in of_part] for of_part in edges]
             if use_kernels and compiled.kernels is not None and gradients.dtype == torch.float32:
-                edges = [(*run, at) for at, part in enumerate(parts) for run in _edges(part)]
-                self._stretches = np.array(edges, np.int64)
+                stretches = [(first, end, at) for at, of_part in enumerate(edges) for first, end in of_part]
+                self._stretches = np.array(stretches, np.int64)
 
     def clip(self, limit: float) -> Tensor:
         """Scale each part in place so that its norm is at most `limit`, like torch's `clip_grad_norm_`.
@@ -227,16 +221,6 @@ class GradientParts:
                     for run in runs:
                         run *= factor
         return torch.from_numpy(np.array(found)).to(self._gradients.dtype)
-
-
-def _runs(gradients: Tensor, part: Tensor) -> list[NDArray[Any]]:
-    """Return views of the runs of gradients [n] in which `part` [n] is 1."""
-    return [gradients.numpy()[first:end] for first, end in _edges(part)]
-
-
-def _edges(part: Tensor) -> NDArray[np.int64]:
-    """Return the first element and the end [k, 2] of each run in which `part` [n] is 1."""
-    return np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0)).reshape(-1, 2)
 
 
 # If a weight's gradient stays 0 (dead ReLU units, images without a pattern), its Adam moments shrink by a tenth each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from headrace.stages.policy.design import check_extra_columns
 from headrace.stages.trainer.protocol import Trainer, TrainerContext, defaults_of
 from headrace.stages.trainer_lookup import trainer_class, trainer_kind
 
-log = logging.getLogger(__name__)
-
 
 def make_trainer(context: TrainerContext) -> Trainer:
     """Make a behaviour's trainer.
@@ -28,14 +25,10 @@ def make_trainer(context: TrainerContext) -> Trainer:
         LoadError: if the class can't be imported, is not a Trainer, needs columns that no policy provides, does not
             accept the hyperparameters, or raises an exception.
     """
-    trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
-    if context.accelerated:
-        from headrace.stages.trainer.fast.accelerate import accelerate  # imports the built-in trainers, and torch
+    from headrace.stages.trainer.fast.accelerate import accelerate  # imports torch
 
-        context = replace(context, accelerate=accelerate)
-    else:
-        log.info("%s: autograd computes the gradients (torch_settings.acceleration: none).", context.behavior)
-    found = find_trainer(trainer_type, context.folder, path)
+    trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
+    found, context = find_trainer(trainer_type, context.folder, path), replace(context, accelerate=accelerate)
     try:
         with defaults_of(found):
             return found(context)

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.config import ImpalaHyperparameters, MemorySettings
+from headrace.config import ImpalaHyperparameters
 from headrace.queues.columns import Column
 from headrace.queues.messages import Array, Columns
 from headrace.queues.specs import BehaviorSpec
@@ -39,16 +39,22 @@ from headrace.stages.policy.network.layers import (
     categorical_log_probs,
     gaussian_scores,
     on_host,
-    split_gaussians,
     to_device,
 )
-from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
-from headrace.stages.trainer.on_policy.rollout import InputRows, RolloutBuffer, accumulated, next_values
-from headrace.stages.trainer.on_policy.trainer import Coefficients, OnPolicyTrainer, Outcome
+from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
+from headrace.stages.trainer.on_policy.anchor import described, divergence
+from headrace.stages.trainer.on_policy.trainer import (
+    Coefficients,
+    OnPolicyTrainer,
+    RolloutBuffer,
+    SequenceCuts,
+    accumulated,
+    gathered_sequences,
+    next_values,
+)
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
-from headrace.stages.trainer.replay.replay_memory import Index, LazyColumn, ReusedSlots
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
-from headrace.stages.trainer.trajectories import Chains
+from headrace.stages.trainer.replay.replay_memory import LazyColumn, ReplayFileError, read_replay, write_replay
 
 Floats = NDArray[np.float64]
 VALUES = "recorded_values"
@@ -56,11 +62,9 @@ VALUES = "recorded_values"
 
 
 class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
-    """Learns one behaviour from unrolls with V-trace. A group's reward is added to each member's own reward.
+    """Learns one behaviour from unrolls with V-trace; see `OnPolicyTrainer` for errors.
 
-    Raises:
-        StageError: if the behaviour can't be trained: it has no actions, an observation has no suitable encoder, or the
-            demonstrations are unusable.
+    A group's reward is added to each member's own reward.
     """
 
     hyperparameters = ImpalaHyperparameters
@@ -68,35 +72,39 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         self._replay: UnrollReplay | None = None
-        if self._hyperparameters.batch_size_from_replay:
-            self._joined = self._make_joined()
-            self._replay = self._make_replay()
+        h, (rows, trajectories, sequences) = self._hyperparameters, self._buffer.declared.values()
+        if h.batch_size_from_replay:
+            recorded = Column(VALUES, "float32", (len(self._signals.names),))
+            columns = [*rows, recorded], [*trajectories, *sequences]
+            self._replay = UnrollReplay(*columns, h.unroll_length, h.replay_capacity, h.replay_sampling)
 
-    def _learn(self, chains: Chains | None) -> Outcome:
-        h, buffer, replay, transitions = self._hyperparameters, self._buffer, self._replay, None
-        batch, fresh = buffer, len(buffer)
+    def _learn(self) -> tuple[Floats, Mapping[str, float]]:
+        h, buffer, replay, replayed = self._hyperparameters, self._buffer, self._replay, None
+        batch, fresh, signals = buffer, len(buffer), self._signals
         if replay is not None and len(replay) >= h.batch_size_from_replay:
-            batch = self._with_replayed(replay)
-        if self._signals.others:
-            transitions = self._signals.transitions(batch)
-        rewards = self._signals.rewards(batch.rows["rewards"], transitions)
-        unrolls, coefficients = self._unrolls(batch, rewards, fresh), self._coefficients()
+            replayed, trajectories = replay.draw(h.batch_size_from_replay, self._random)
+            batch = buffer.joined(replayed, trajectories)
+        rewards = signals.rewards(batch.rows["rewards"], batch, self.version + 1, fresh=buffer)
+        unrolls, coefficients = self._unrolls(batch, rewards, fresh, replayed), self._coefficients()
         if self.step - fresh < h.critic_pretrain_steps:
             learned = self._update.pretrain_critic(unrolls, coefficients.learning_rate, self.step)
         else:
             learned = self._update.learn(unrolls, coefficients, self.step)
             if self._cloning is not None:
                 self._clone()
-        if transitions is not None:
-            self._signals.learner(transitions)(torch.arange(unrolls.all_rows))
-        values, statistics = learned.values, learned.statistics
-        statistics |= self._signals.value_statistics({"Value Estimate": values}, values, learned.targets)
+        if signals.others:
+            signals.learn(torch.arange(unrolls.all_rows))
+        statistics, values, targets = learned.statistics, learned.values, learned.targets
+        if self.context.replicas.size > 1:
+            ours = self._to_device(np.concatenate([values, targets], axis=1))
+            both = on_host(self.context.replicas.gathered(ours, unrolls.here, unrolls.all_rows))
+            values, targets = np.split(both, 2, axis=1)
+        statistics |= signals.value_statistics({"Value Estimate": values}, values, targets)
         if replay is not None:
-            before = {} if buffer.sequences is None else buffer.sequences.columns()
-            rows = {**buffer.rows.columns(), VALUES: values[:fresh].astype(np.float32)}
-            replay.add(rows, {**buffer.trajectories.columns(), **before}, self._random)
+            rows = {**buffer.rows, VALUES: values[:fresh].astype(np.float32)}
+            replay.add(rows, {**buffer.trajectories, **buffer.sequences}, self._random)
             statistics["Policy/Replayed Share"] = 1.0 - unrolls.all_fresh / unrolls.all_rows
-        return Outcome(rewards[:fresh], statistics)
+        return rewards[:fresh], statistics
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`. The replay buffer is then empty; `load_bulk` fills it."""
@@ -127,104 +135,82 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         return ImpalaUpdate(network, self._spec, h, self._signals.gammas, context.replicas)
 
     def _make_buffer(self) -> RolloutBuffer:
-        h = self._hyperparameters
-        return RolloutBuffer(
-            self._spec,
-            self._intake.layout,
-            h.rows_per_update,
-            self._sequences(),
-            follows_agents=self._signals.follows_agents,
-            extra=self._asked_columns,
-            unroll_length=h.unroll_length,
-            squashed=self.squashed,
-        )
-
-    def _make_joined(self) -> RolloutBuffer:
-        recorded = Column(VALUES, "float32", (len(self._signals.names),))
-        rows, extra = self._hyperparameters.batch_rows, [*self._asked_columns, recorded]
-        sizes = self._spec, self._intake.layout, rows, self._sequences()
-        return RolloutBuffer(*sizes, extra=extra, squashed=self.squashed)
-
-    def _sequences(self) -> MemorySettings | None:
-        """Return the memory's settings, with one sequence per unroll; None without memory."""
-        length = {"sequence_length": self._hyperparameters.unroll_length}
-        return None if self._memory is None else self._memory.model_copy(update=length)
-
-    def _make_replay(self) -> UnrollReplay:
-        h, tables = self._hyperparameters, self._joined
-        pieces = [column for column in tables.trajectories.declared if column.name != "lengths"]
-        if tables.sequences is not None:
-            pieces += tables.sequences.declared
-        return UnrollReplay(tables.rows.declared, pieces, h.unroll_length, h.replay_capacity, h.replay_sampling)
+        h, memory = self._hyperparameters, self._memory
+        if memory is not None:  # one sequence per trajectory
+            memory = memory.model_copy(update={"sequence_length": h.unroll_length})
+        sizes = self._spec, self._intake.layout, h.rows_per_update, memory, self._signals.follows_agents
+        return RolloutBuffer(*sizes, extra=self._asked_columns, unroll_length=h.unroll_length, squashed=self.squashed)
 
     def _replay_path(self, folder: Path) -> Path:
         return folder / f"{self.context.behavior}-unrolls.bin"
 
-    def _with_replayed(self, replay: UnrollReplay) -> RolloutBuffer:
-        """Return the fresh rows, followed by replayed rows."""
-        fresh, joined = self._buffer, self._joined
-        joined.clear()
-        rows, trajectories = replay.draw(self._hyperparameters.batch_size_from_replay, self._random)
-        missing = np.zeros((len(fresh), len(self._signals.names)), np.float32)
-        before = {} if fresh.sequences is None else fresh.sequences.columns()
-        joined.extend({**fresh.rows.columns(), VALUES: missing}, fresh.trajectories.columns(), before)
-        joined.extend(rows, trajectories, trajectories)
-        return joined
-
-    def _unrolls(self, batch: RolloutBuffer, rewards: Floats, fresh: int) -> Unrolls:
+    def _unrolls(self, batch: RolloutBuffer, rewards: Floats, fresh: int, replayed: Columns | None) -> Unrolls:
         """Convert a batch with rewards [N, S], whose first `fresh` rows are fresh, to the update's input.
 
-        With several replicas, each takes a part of the trajectories.
+        With several replicas, each takes a part of the trajectories. The columns [N - fresh] of the replayed rows are
+        None if all rows are fresh.
         """
-        rows, trajectories, device, h = batch.rows, batch.trajectories, self.context.device, self._hyperparameters
-        before, last = batch.previous_action_features() if batch.sequences is not None else (None, None)
-        inputs = self._input_rows(batch.observations(), before)
-        finals = self._input_rows(batch.final_observations(), last)
+        rows, trajectories, h = batch.rows, batch.trajectories, self._hyperparameters
         pieces, here = slice(None), ReplicaSlice(slice(0, len(batch)), 1.0)
         if self.context.replicas.size > 1:
-            pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
-            inputs, finals = inputs.part(here.rows), finals.part(pieces)
+            part, ends = self.context.replicas.part(len(trajectories["lengths"])), np.cumsum(trajectories["lengths"])
+            pieces, first = part.rows, int(ends[part.rows.start - 1]) if part.rows.start else 0
+            here = ReplicaSlice(slice(first, int(ends[part.rows.stop - 1])), part.weight)
         own, lengths, places = here.rows, trajectories["lengths"][pieces], None
-        if batch.sequences is None:
-            together = joined_inputs(inputs, finals)
+
+        def joined(of_rows: Array, finals: Array) -> Array:
+            return np.concatenate([of_rows[own], finals[pieces]])
+
+        observed, finally_observed = batch.observations(), batch.observations("next_")
+        others = tuple(map(joined, observed.others, finally_observed.others))
+        vectors = joined(observed.vectors, finally_observed.vectors)
+        previous_actions = joined(*batch.previous_action_features()) if batch.sequences else None
+        inputs = self._input_rows(EncodedObservations(vectors, others), previous_actions)
+        if batch.sequences:
+            n, k = own.stop - own.start, len(lengths)
+            in_order = np.insert(np.arange(n), np.cumsum(lengths), n + np.arange(k))
+            padded, real = SequenceCuts.of(lengths + 1, int(lengths.max()) + 1).padded(np.arange(k))
+            places = self._to_device(np.concatenate([real[in_order < n], real[in_order >= n]]))
+            memories = self._to_device(batch.sequences["memories"][pieces])
+            inputs = gathered_sequences(inputs, in_order[padded], memories)
         else:
-            memories = to_device(torch.from_numpy(batch.sequences["memories"][pieces]), device)
-            together, places = sequence_inputs(inputs, finals, lengths, memories)
-        continuous, choices = batch.actions()
-        penalties = self._penalties(rows["action_masks"]) if self._spec.actions.masked else None
-        chosen = to_device(torch.from_numpy(choices[own].astype(np.int64)), device)
+            inputs = inputs._replace(others=tuple(to_device(other, self.context.device) for other in inputs.others))
+        penalties = None
+        if self._spec.actions.masked:
+            means = np.zeros((len(batch), self._spec.actions.continuous_size), np.float32)
+            of_choices = np.where(rows["action_masks"], np.float32(0), np.float32(MASK_PENALTY))
+            penalties = np.concatenate([means, of_choices], axis=1)
         own_fresh = min(max(fresh - own.start, 0), own.stop - own.start)
-        replayed = slice(own.start + own_fresh, own.stop)
+        recorded_heads = recorded_values = None
+        if replayed is not None:
+            some = slice(own.start + own_fresh - fresh, own.stop - fresh)
+            recorded_values = self._to_device(replayed[VALUES][some])
+            if self._asked_columns:
+                acted = replayed[ACTION_HEADS][some].copy()
+                if penalties is not None:
+                    choices = self._spec.actions.mask_size
+                    acted[:, -choices:] += penalties[fresh:][some, -choices:]
+                recorded_heads = self._to_device(acted)
         return Unrolls(
-            together,
+            inputs,
             places,
-            to_device(torch.from_numpy(continuous[own]), device),
-            torch.split(chosen, 1, dim=1) if choices.shape[1] else (),
-            None if penalties is None else to_device(torch.from_numpy(penalties[own]), device),
+            self._to_device(rows["continuous_actions"][own]),
+            self._to_device(rows["discrete_actions"][own].astype(np.int64)).unsqueeze(2).unbind(1),
+            None if penalties is None else self._to_device(penalties[own]),
             rows["log_probs"][own].sum(axis=1),
             rewards[own] if h.reward_clipping == "none" else clipped_rewards(rewards[own], h.reward_clipping),
             lengths,
             trajectories["terminated"][pieces][:, None] & ~self._signals.ignore_termination,
             own_fresh,
-            self._recorded(batch, penalties, replayed) if len(batch) > fresh else None,
+            recorded_heads,
+            recorded_values,
             len(batch),
             fresh,
             here,
         )
 
-    def _penalties(self, masks: Array) -> NDArray[np.float32]:
-        """Return penalties [N, H] to add to head outputs: `MASK_PENALTY` where masks [N, choices] forbid a choice."""
-        means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
-        return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
-
-    def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, replayed: slice) -> RecordedRows:
-        device, heads = self.context.device, None
-        if self._asked_columns:
-            acted = batch.rows[ACTION_HEADS][replayed].copy()
-            if penalties is not None:
-                acted[:, -self._spec.actions.mask_size :] += penalties[replayed, -self._spec.actions.mask_size :]
-            heads = to_device(torch.from_numpy(acted), device)
-        return RecordedRows(heads, to_device(torch.from_numpy(batch.rows[VALUES][replayed]), device))
+    def _to_device(self, array: Array) -> Tensor:
+        return to_device(torch.from_numpy(array), self.context.device)
 
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
@@ -238,9 +224,9 @@ class UpdateResult:
     statistics: dict[str, float]
     """The update's statistics, keyed by name."""
     values: Floats
-    """[N, S] the critic's values before the step."""
+    """[N, S] the critic's values of this replica's rows before the step."""
     targets: Floats
-    """[N, S] V-trace's value targets."""
+    """[N, S] V-trace's value targets of this replica's rows."""
 
 
 class ImpalaUpdate(NetworkUpdate):
@@ -253,8 +239,6 @@ class ImpalaUpdate(NetworkUpdate):
         gammas: [S] each reward signal's discount.
         replicas: the replicas that make the same update, each on its part of the trajectories.
     """
-
-    network: Any
 
     def __init__(
         self,
@@ -272,11 +256,6 @@ class ImpalaUpdate(NetworkUpdate):
         self._branches = list(spec.actions.discrete_branches)
         self._parts = GradientParts(network.gradients, network.parts, hyperparameters.shared_grad_norm)
         self._of_critic = 1.0 - network.acting
-
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the actor's head outputs [B, H]."""
-        heads: Tensor = self.network.heads(inputs)
-        return heads
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return head outputs [N, H] with mask penalties added, values [N + K, S], log π [N] and the entropy."""
@@ -328,7 +307,8 @@ class ImpalaUpdate(NetworkUpdate):
         """
         h, n, rows = self.settings, len(unrolls.acted), unrolls.all_rows
         heads, both, log_probs, entropy = self.forward(unrolls)
-        values, of_critic, log_ratios = both[:n], on_host(both), on_host(log_probs) - unrolls.acted
+        values, of_critic = both[:n], on_host(both)
+        log_ratios = np.subtract(on_host(log_probs), unrolls.acted)
         of_trajectories = of_critic[n:], unrolls.lengths, unrolls.valueless, self.gammas, self._limits
         targets, advantages = vtrace(log_ratios, unrolls.rewards, of_critic[:n], *of_trajectories)
         weights = advantages.sum(axis=1)
@@ -339,12 +319,13 @@ class ImpalaUpdate(NetworkUpdate):
         policy_gradient = -(log_probs @ torch.from_numpy(weights).to(values))
         baseline = 0.5 * (values - torch.from_numpy(targets).to(values)).square().sum()
         policy_cloning = value_cloning = values.new_zeros(())
-        if unrolls.recorded is not None:
-            of_replayed, recorded = heads[unrolls.fresh :], unrolls.recorded
-            value_cloning = (values[unrolls.fresh :] - recorded.values).square().sum()
-            if recorded.heads is not None:
-                kl = divergence(of_replayed, self.network.log_sigma, recorded.heads, self._branches)
-                policy_cloning = kl.sum()
+        if unrolls.recorded_values is not None:
+            value_cloning = (values[unrolls.fresh :] - unrolls.recorded_values).square().sum()
+        if unrolls.recorded_heads is not None:
+            of_actions = self.spec.actions.continuous_size, self._branches
+            acted = described(unrolls.recorded_heads, None, *of_actions)
+            ours = described(heads[unrolls.fresh :], self.network.log_sigma, *of_actions)
+            policy_cloning = divergence(acted, ours, of_actions[0]).sum()
         losses = torch.stack([policy_gradient, baseline, -n * entropy, policy_cloning, value_cloning])
         costs = [1.0, h.baseline_cost, coefficients.beta, h.policy_cloning_cost, h.value_cloning_cost]
         counts = np.ones(len(costs))
@@ -364,7 +345,7 @@ class ImpalaUpdate(NetworkUpdate):
         statistics |= {"entropy_cost": coefficients.beta, "Policy/Entropy": -found[2] * counts[2] / rows}
         part = n * share / rows
         statistics |= ratio_statistics(log_ratios, self._limits, part, self.replicas, values.device)
-        return self._learned(statistics, unrolls, of_critic[:n], targets)
+        return UpdateResult(statistics, of_critic[:n], targets)
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> UpdateResult:
         """Take a gradient step on the value loss only, with discounted returns; the acting part does not change.
@@ -395,7 +376,7 @@ class ImpalaUpdate(NetworkUpdate):
         loss, _, norm = self._step(losses, torch.ones(1, device=device), names, learning_rate, step)
         statistics = {"critic_pretrain/baseline_loss": loss, "critic_pretrain/grad_norm": norm}
         statistics["critic_pretrain/learning_rate"] = learning_rate
-        return self._learned(statistics, unrolls, of_critic[:n], targets)
+        return UpdateResult(statistics, of_critic[:n], targets)
 
     def _step(
         self, losses: Tensor, costs: Tensor, names: Sequence[str], learning_rate: float, step: int
@@ -412,29 +393,9 @@ class ImpalaUpdate(NetworkUpdate):
         self.adam.step(learning_rate)
         results: list[float] = torch.cat([losses, (losses @ costs)[None], norms.square().sum().sqrt()[None]]).tolist()
         if not (np.isfinite(results).all() and bool(torch.isfinite(network.values).all())):
-            raise NotFiniteError(self._complaint([*names, "grad_norm"], results, step))
+            words = not_finite([*names, "grad_norm"], np.array([results], np.float32), "learning_rate, max_grad_norm,")
+            raise NotFiniteError(f"{self.spec.name}: update at step {step}: {words}")
         return results
-
-    def _learned(self, statistics: dict[str, float], unrolls: Unrolls, values: Floats, targets: Floats) -> UpdateResult:
-        """Return the results for all replicas' rows, given the values and targets of this replica's rows."""
-        if self.replicas.size > 1:
-            ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
-            of_all = on_host(self.replicas.gathered(ours, unrolls.here, unrolls.all_rows))
-            values, targets = np.split(of_all, 2, axis=1)
-        return UpdateResult(statistics, values, targets)
-
-    def _complaint(self, names: list[str], results: list[float], step: int) -> str:
-        where = f"{self.spec.name}: update at step {step}"
-        bad = next(((name, value) for name, value in zip(names, results, strict=True) if not np.isfinite(value)), None)
-        if bad is None:
-            return (
-                f"{where}: the gradient step made some weights NaN or infinite; the weights from before the update are "
-                "kept"
-            )
-        return (
-            f"{where}: {bad[0]} is {bad[1]}; the weights from before the update are kept. A lower learning_rate, "
-            "max_grad_norm, or smaller rewards (strength, reward_clipping) often help"
-        )
 
 
 # V-trace over packed trajectories, and the losses, as pure functions.
@@ -536,29 +497,6 @@ def log_probs_and_entropy(
     return reduce(torch.add, parts), reduce(torch.add, entropies)
 
 
-def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches: Sequence[int]) -> Tensor:
-    """Return the divergence KL(μ ‖ π) [R] between acting policy μ and learning policy π, summed over all heads.
-
-    Args:
-        heads: [R, H] head outputs of π, with mask penalties added.
-        log_sigma: [C] log σ of π; None if log σ follows the means in `heads`.
-        acted: [R, H + C] description of μ: means, log σ and logits, with the same penalties added.
-        branches: the number of choices in each branch.
-    """
-    parts, logits = [], heads
-    size = (acted.shape[1] - sum(branches)) // 2
-    if size:
-        mu, log_sigma, logits = split_gaussians(heads, log_sigma, size)
-        mean, spread, acted = torch.split(acted, [size, size, acted.shape[1] - 2 * size], dim=1)
-        scaled = (torch.exp(2.0 * spread) + (mean - mu).square()) * torch.exp(-2.0 * log_sigma)
-        parts.append((log_sigma - spread + 0.5 * scaled - 0.5).sum(dim=1))
-    sizes = list(branches)
-    for ours, theirs in zip(torch.split(logits, sizes, dim=1), torch.split(acted, sizes, dim=1), strict=True):
-        log_mu = torch.log_softmax(theirs, dim=1)
-        parts.append((log_mu.exp() * (log_mu - torch.log_softmax(ours, dim=1))).sum(dim=1))
-    return reduce(torch.add, parts)
-
-
 # How far the learning policy is from the acting policies, measured by the probability ratios in an update.
 
 
@@ -602,16 +540,6 @@ def ratio_statistics(
 # the longest one.
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRows:
-    """Data about the N - F replayed rows, recorded when the rows were created or first learned from."""
-
-    heads: Tensor | None
-    """[N - F, …] the acting policies' head outputs, including mask penalties; None without policy cloning."""
-    values: Tensor
-    """[N - F, S] the critic's values when the rows were first learned from."""
-
-
 # Unrolls are cut from pieces of any length, so flow control may close a trajectory at any row (docs/decisions/038).
 @dataclass(frozen=True, slots=True)
 class Unrolls:
@@ -637,8 +565,11 @@ class Unrolls:
     """[K, S] true if no reward can follow the trajectory's last row."""
     fresh: int
     """The number of fresh rows, F."""
-    recorded: RecordedRows | None
-    """Data about the replayed rows; None if all rows are fresh."""
+    recorded_heads: Tensor | None
+    """[N - F, …] the head outputs of the policies that acted in replayed rows, including mask penalties; None without
+    replayed rows or policy cloning."""
+    recorded_values: Tensor | None
+    """[N - F, S] the critic's values when the replayed rows were first learned from; None if all rows are fresh."""
     all_rows: int
     """The total number of rows over all replicas."""
     all_fresh: int
@@ -647,58 +578,8 @@ class Unrolls:
     """The position of this replica's rows among the rows of all replicas."""
 
 
-def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, ReplicaSlice]:
-    """Return a replica's part of K trajectories: their slice, and the position of their rows."""
-    part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
-    first = int(ends[part.rows.start - 1]) if part.rows.start else 0
-    return part.rows, ReplicaSlice(slice(first, int(ends[part.rows.stop - 1])), part.weight)
-
-
-def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
-    """Return network inputs without memory: N rows, followed by K final observations."""
-    device, others = rows.vectors.device, list[Tensor]()
-    for pair in zip(rows.others, finals.others, strict=True):
-        others.append(to_device(torch.cat(pair), device))
-    return Inputs(torch.cat([rows.vectors, finals.vectors]), tuple(others))
-
-
-def sequence_inputs(
-    rows: InputRows, finals: InputRows, lengths: NDArray[np.int64], memories: Tensor
-) -> tuple[Inputs, Tensor]:
-    """Return network inputs for K sequences, each followed by its final observation, and the positions of the outputs.
-
-    Args:
-        rows: N rows, with previous actions.
-        finals: K final observations, with previous actions.
-        lengths: [K] the number of rows of each sequence.
-        memories: [K, m] the memory before each sequence's first row.
-
-    Returns:
-        The inputs, and the indices [N + K] of the rows and final observations in the network's outputs.
-    """
-    assert rows.previous_actions is not None, "a policy with memory takes in its last action"
-    assert finals.previous_actions is not None, "as it does after the last row"
-    table = InputRows(
-        torch.cat([rows.vectors, finals.vectors]),
-        tuple(torch.cat(pair) for pair in zip(rows.others, finals.others, strict=True)),
-        torch.cat([rows.previous_actions, finals.previous_actions]),
-    )
-    starts, width = np.cumsum(lengths) - lengths, int(lengths.max()) + 1
-    steps, final = np.arange(width), len(rows) + np.arange(len(lengths))
-    within = steps < lengths[:, None]
-    index = np.where(within, starts[:, None] + steps, final[:, None])
-    flat = np.arange(index.size).reshape(index.shape)
-    places = np.concatenate([flat[within], flat[np.arange(len(lengths)), lengths]])
-    return table.sequences(index, memories), to_device(torch.from_numpy(places), rows.device)
-
-
 # The replay buffer holds past unrolls, some of which are drawn in addition to fresh ones. An unroll is T rows of
-# consecutive trajectories; no trajectory crosses an unroll's boundaries. A trajectory's data other than rows is in a
-# slot that the trajectory's last row refers to.
-
-
-_ENDED = "piece"
-"""Row column with the slot of the trajectory that ends with the row; -1 if no trajectory ends there."""
+# consecutive trajectories; no trajectory crosses an unroll's boundaries.
 
 
 class UnrollReplay:
@@ -706,7 +587,7 @@ class UnrollReplay:
 
     Args:
         rows: the row columns.
-        trajectories: the trajectory columns, without lengths.
+        trajectories: the trajectory columns, including `lengths`.
         unroll_length: T, the number of rows per unroll.
         capacity: the maximum number of unrolls to keep.
         sampling: `fifo` keeps the newest unrolls; `reservoir` keeps a uniform sample of all unrolls ever added (Vitter
@@ -714,32 +595,23 @@ class UnrollReplay:
     """
 
     def __init__(
-        self,
-        rows: Sequence[Column],
-        trajectories: Sequence[Column],
-        unroll_length: int,
-        capacity: int,
-        sampling: str,
+        self, rows: Sequence[Column], trajectories: Sequence[Column], unroll_length: int, capacity: int, sampling: str
     ) -> None:
-        self._length = unroll_length
-        self._capacity = capacity
-        self._sampling = sampling
-        most = capacity * unroll_length
-        self._rows = {column.name: LazyColumn(column, most) for column in rows}
-        self._ended = LazyColumn(Column(_ENDED, "int64"), most)
-        self._pieces = {column.name: LazyColumn(column, most) for column in trajectories}
-        self._slots = ReusedSlots(most)
+        self._rows, self._trajectories = rows, trajectories
+        self._length, self._capacity, self._sampling = unroll_length, capacity, sampling
         self.clear()
 
     def clear(self) -> None:
         """Remove all unrolls."""
         self._added = 0
-        self._count = 0
-        self._slots.clear()
+        self._unrolls: dict[int, Columns] = {}
+        """The row columns [T] and trajectory columns [k] of each unroll, keyed by its position from 0."""
+        self._filled: list[LazyColumn] | None = None
+        """The columns that a file fills, between `restore` and `restored`."""
 
     def __len__(self) -> int:
         """Return the number of unrolls kept."""
-        return self._count
+        return len(self._unrolls)
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -754,77 +626,67 @@ class UnrollReplay:
             trajectories: the trajectory columns, including `lengths`.
             random: the generator that, for a reservoir, decides which unrolls are kept.
         """
-        lengths = trajectories["lengths"].astype(np.int64)
-        n = int(lengths.sum()) // self._length
-        kept, places = self._places(n, random)
-        if not len(kept):
-            return
-        replaced = places[places < self._count]
-        if len(replaced):
-            former = self._ended.take(self._rows_of(replaced))
-            self._slots.release(former[former >= 0])
-        self._count = max(self._count, int(places.max()) + 1)
-        chosen = np.zeros(n, np.bool_)
-        chosen[kept] = True
-        last = np.cumsum(lengths) - 1
-        pieces = np.flatnonzero(chosen[last // self._length])
-        slots = self._slots.allocate(len(pieces))
-        ended = np.full(n * self._length, -1, np.int64)
-        ended[last[pieces]] = slots
-        source, target = self._rows_of(kept), self._rows_of(places)
-        self._ended.put(target, ended[source])
-        for name, column in self._rows.items():
-            column.put(target, rows[name][source])
-        for name, column in self._pieces.items():
-            column.put(slots, trajectories[name][pieces])
-
-    def draw(self, count: int, random: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return row and trajectory columns of `count` different unrolls; the buffer must hold that many."""
-        at = self._rows_of(random.choice(self._count, count, replace=False))
-        ended = self._ended.take(at)
-        last = np.flatnonzero(ended >= 0)
-        rows = {name: column.take(at) for name, column in self._rows.items()}
-        trajectories = {name: column.take(ended[last]) for name, column in self._pieces.items()}
-        return rows, {**trajectories, "lengths": np.diff(last, prepend=-1)}
-
-    def facts(self) -> dict[str, Any]:
-        """Return everything except the columns; see `headrace.stages.trainer.replay.replay_store`."""
-        return {**self.sizes, "added": self._added, "count": self._count, "touched": self._slots.touched}
-
-    def columns(self) -> list[tuple[LazyColumn, int]]:
-        """Return all columns, each with the number of leading rows in use."""
-        rows = self._count * self._length
-        return [
-            (self._ended, rows),
-            *((column, rows) for column in self._rows.values()),
-            *((column, self._slots.touched) for column in self._pieces.values()),
-        ]
-
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`; the caller must then fill the columns and call `restored`."""
-        self.clear()
-        self._added, self._count, self._slots.touched = (int(facts[name]) for name in ("added", "count", "touched"))
-
-    def restored(self) -> None:
-        """Find the slots in use. Call this once all columns are filled."""
-        ended = self._ended.take(np.arange(self._count * self._length)) if self._count else np.empty(0, np.int64)
-        self._slots.restore(self._slots.touched, ended[ended >= 0])
-
-    def _places(self, n: int, random: np.random.Generator) -> tuple[Index, Index]:
-        """Return the indices of those of n new unrolls that are kept, and their positions, which are all different."""
+        ends = np.cumsum(trajectories["lengths"], dtype=np.int64)
+        n = int(ends[-1]) // self._length
         numbers = self._added + np.arange(n)
         self._added += n
         if self._sampling == "fifo":
             places = numbers % self._capacity
         else:
-            drawn = random.integers(0, numbers + 1)
-            places = np.where(numbers < self._capacity, numbers, drawn)
-        kept = np.flatnonzero(places < self._capacity)
-        # If two unrolls get the same position, the later one is kept.
-        _, first = np.unique(places[kept][::-1], return_index=True)
-        kept = np.sort(kept[::-1][first])
-        return kept, places[kept]
+            places = np.where(numbers < self._capacity, numbers, random.integers(0, numbers + 1))
+        firsts = np.searchsorted(ends, np.arange(n + 1) * self._length, side="right").tolist()
+        for number, place in enumerate(places.tolist()):  # of two unrolls with the same position, the later one stays
+            if place >= self._capacity:
+                continue
+            own, pieces = slice(number * self._length, (number + 1) * self._length), slice(*firsts[number : number + 2])
+            unroll = {column.name: rows[column.name][own].copy() for column in self._rows}
+            unroll |= {column.name: trajectories[column.name][pieces].copy() for column in self._trajectories}
+            self._unrolls[place] = unroll
 
-    def _rows_of(self, unrolls: Index) -> Index:
-        rows: Index = (unrolls[:, None] * self._length + np.arange(self._length)).reshape(-1)
-        return rows
+    def draw(self, count: int, random: np.random.Generator) -> tuple[Columns, Columns]:
+        """Return row and trajectory columns of `count` different unrolls; the buffer must hold that many."""
+        drawn = [self._unrolls[at] for at in random.choice(len(self), count, replace=False).tolist()]
+        rows, trajectories = (
+            {column.name: np.concatenate([unroll[column.name] for unroll in drawn]) for column in columns}
+            for columns in (self._rows, self._trajectories)
+        )
+        return rows, trajectories
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything except the columns; see `headrace.stages.trainer.replay.replay_memory`."""
+        pieces = [len(self._unrolls[at]["lengths"]) for at in range(len(self))]
+        return {**self.sizes, "added": self._added, "pieces": pieces}
+
+    def columns(self) -> list[tuple[LazyColumn, int]]:
+        """Return all columns, each with its number of rows: the unrolls' joined rows, or those that a file fills."""
+        if self._filled is not None:
+            return [(column, len(column.rows)) for column in self._filled]
+        joined = list[tuple[LazyColumn, int]]()
+        for column in (*self._rows, *self._trajectories):
+            saved = LazyColumn(column, self._capacity * self._length)
+            if self._unrolls:
+                saved.rows = np.concatenate([self._unrolls[at][column.name] for at in range(len(self))])
+            joined.append((saved, len(saved.rows)))
+        return joined
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Restore `facts()`; the caller must then fill the columns and call `restored`."""
+        self.clear()
+        self._added, self._pieces = int(facts["added"]), [int(count) for count in facts["pieces"]]
+        self._filled = []
+        for columns, rows in ((self._rows, len(self._pieces) * self._length), (self._trajectories, sum(self._pieces))):
+            for column in columns:
+                self._filled.append(LazyColumn(column, rows))
+                self._filled[-1].reserve(rows)
+                self._filled[-1].rows = self._filled[-1].rows[:rows]
+
+    def restored(self) -> None:
+        """Split the filled columns into unrolls."""
+        filled, self._filled = self._filled or [], None
+        ends = np.cumsum(self._pieces).tolist()
+        for at, (pieces, end) in enumerate(zip(self._pieces, ends, strict=True)):
+            of_rows, of_pieces = slice(at * self._length, (at + 1) * self._length), slice(end - pieces, end)
+            self._unrolls[at] = {
+                column.name: column.rows[of_rows if i < len(self._rows) else of_pieces]
+                for i, column in enumerate(filled)
+            }

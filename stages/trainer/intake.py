@@ -103,8 +103,7 @@ class ObservationPreprocessor:
         with np.errstate(over="ignore", invalid="ignore"):  # detected and reported below
             rows = self.layout.encode_columns(batch.rows)
             finals = self.layout.encode_columns(batch.trajectories, "next_obs_")
-            finals = self._sound_at_ends(batch, rows, finals)
-            self._check(batch, rows, finals, step)
+            finals = self._checked(batch, rows, finals, step)
         if self.normalizer is not None:
             self.normalizer.update(rows.vectors)
         return rows, finals
@@ -142,8 +141,7 @@ class ObservationPreprocessor:
         Raises:
             StageError: if only one of state and trainer normalises, or the state belongs to different observations.
         """
-        if (self.normalizer is None) != (state is None):
-            raise StageError(self._mismatch("the saved state"))
+        self._require_same("the saved state", state is not None)
         if self.normalizer is not None and state is not None:
             self.normalizer.load_state_dict(state)
 
@@ -153,8 +151,7 @@ class ObservationPreprocessor:
         Raises:
             StageError: if only one of policy and trainer normalises, or the policy belongs to different observations.
         """
-        if (self.normalizer is None) == (NORMALIZER_MEAN in tensors):
-            raise StageError(self._mismatch("the policy"))
+        self._require_same("the policy", NORMALIZER_MEAN in tensors)
         if self.normalizer is None:
             return
         mean, inverse_std = (
@@ -164,38 +161,15 @@ class ObservationPreprocessor:
         squares = EXPORTED_STEPS / np.square(inverse_std)
         self.normalizer.load_state_dict({"steps": EXPORTED_STEPS, "mean": mean, "squares": squares})
 
-    def _mismatch(self, other: str) -> str:
-        now, then = ("false", "true") if self.normalizer is None else ("true", "false")
-        return f"network_settings.normalize is {now}, but {other} was made with {then}; set it to {then}"
+    def _require_same(self, other: str, normalized: bool) -> None:
+        if normalized != (self.normalizer is not None):
+            now, then = ("false", "true") if normalized else ("true", "false")
+            raise StageError(f"network_settings.normalize is {now}, but {other} was made with {then}; set it to {then}")
 
-    def _sound_at_ends(
-        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations
+    def _checked(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int
     ) -> EncodedObservations:
-        """Return `finals`, with the observations after terminated episodes made safe to compute with; see the class."""
-        ended = batch.terminated
-        checked = [other for other in finals.others if other.dtype.kind == "f"]
-        if self._beyond_termination:
-            checked.append(finals.vectors.astype(np.float32, copy=False))
-        else:
-            finals.vectors[ended] = 0.0
-        if not checked:
-            return finals
-        unsound = np.zeros(len(ended), np.bool_)
-        for column in checked:
-            unsound |= ended & ~_finite_rows(column)
-        if not unsound.any():
-            return finals
-        last = np.cumsum(batch.lengths)[unsound] - 1
-        if self._beyond_termination:
-            finals.vectors[unsound] = rows.vectors[last]
-        others = []
-        for final, row in zip(finals.others, rows.others, strict=True):
-            sound = final.copy()  # `final` belongs to the batch
-            sound[unsound] = row[last]
-            others.append(sound)
-        return EncodedObservations(finals.vectors, tuple(others))
-
-    def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
+        """Return `finals`, safe to compute with after terminated episodes; see the class. Refuse other bad numbers."""
         # Networks take float32, in which large numbers would become infinite.
         columns: dict[str, Array] = {"obs": rows.vectors.astype(np.float32, copy=False), "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
@@ -205,22 +179,35 @@ class ObservationPreprocessor:
         for index, other in zip(self.layout.others, rows.others, strict=True):
             if other.dtype.kind == "f":
                 columns[f"obs_{index}"] = other
+        ends, ended = np.cumsum(batch.lengths), batch.terminated
         for name, column in columns.items():
             if not np.isfinite(column).all():
-                row = _first_bad_row(column)
-                ends = np.cumsum(batch.lengths)
+                row = int(np.flatnonzero(_bad_rows(column))[0])
                 k = int(np.searchsorted(ends, row, side="right"))
-                first = int(ends[k] - batch.lengths[k])
-                at = f"step {row - first} of its trajectory of {batch.lengths[k]} steps"
+                at = f"step {row - int(ends[k] - batch.lengths[k])} of its trajectory of {batch.lengths[k]} steps"
                 self._refuse(batch, k, name, column[row], at, step)
-        for column in (
-            finals.vectors.astype(np.float32, copy=False),
-            *(other for other in finals.others if other.dtype.kind == "f"),
-        ):
+        if not self._beyond_termination:
+            finals.vectors[ended] = 0.0
+        unsound = np.zeros(len(ended), np.bool_)
+        floats = [other for other in finals.others if other.dtype.kind == "f"]
+        for column in (finals.vectors.astype(np.float32, copy=False), *floats):
             if not np.isfinite(column).all():
-                k = _first_bad_row(column)
-                at = f"the end of its trajectory of {batch.lengths[k]} steps"
-                self._refuse(batch, k, "next_obs", column[k], at, step)
+                bad = _bad_rows(column)
+                for k in np.flatnonzero(bad & ~ended)[:1].tolist():
+                    at = f"the end of its trajectory of {batch.lengths[k]} steps"
+                    self._refuse(batch, k, "next_obs", column[k], at, step)
+                unsound |= bad
+        if not unsound.any():
+            return finals
+        last = ends[unsound] - 1
+        if self._beyond_termination:
+            finals.vectors[unsound] = rows.vectors[last]
+        others = []
+        for final, row_of in zip(finals.others, rows.others, strict=True):
+            sound = final.copy()  # `final` belongs to the batch
+            sound[unsound] = row_of[last]
+            others.append(sound)
+        return EncodedObservations(finals.vectors, tuple(others))
 
     def _refuse(self, batch: TrajectoryBatch, k: int, name: str, value: Array, at: str, step: int) -> NoReturn:
         agent, episode = (int(batch.trajectories[column][k]) for column in ("agent_ids", "episode_ids"))
@@ -231,12 +218,9 @@ class ObservationPreprocessor:
         )
 
 
-def _finite_rows(column: Array) -> NDArray[np.bool_]:
-    return np.asarray(np.isfinite(column).reshape(len(column), -1).all(axis=1))
-
-
-def _first_bad_row(column: Array) -> int:
-    return int(np.flatnonzero(~_finite_rows(column))[0])
+def _bad_rows(column: Array) -> NDArray[np.bool_]:
+    """Return a mask [n], true where a row of numbers [n, …] is not finite."""
+    return ~np.asarray(np.isfinite(column).reshape(len(column), -1).all(axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,14 +247,9 @@ class Transitions:
 
     def rows(self, which: Tensor | slice) -> Transitions:
         """Return the transitions that `which` selects."""
-        return replace(
-            self,
-            inputs=self.inputs.rows(which),
-            next_inputs=self.next_inputs.rows(which),
-            continuous=self.continuous[which],
-            choices=self.choices[which],
-            rewards=self.rewards[which],
-            terminated=self.terminated[which],
+        tensors = (self.continuous, self.choices, self.rewards, self.terminated)
+        return Transitions(
+            self.inputs.rows(which), self.next_inputs.rows(which), *(tensor[which] for tensor in tensors)
         )
 
 

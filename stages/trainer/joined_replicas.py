@@ -45,18 +45,19 @@ class JoinedReplicas(Replicas):
         self.rank = rank
         self.size = size
         self._group: ProcessGroup
+        timeout = timedelta(days=1000) if timeout_s is None else timedelta(seconds=timeout_s)
         try:
             if device.startswith("cuda:"):
                 from torch.distributed import ProcessGroupNCCL  # missing from CPU-only builds of torch
 
                 torch.cuda.set_device(device)
                 nccl = ProcessGroupNCCL.Options()
-                nccl._timeout = _timeout(timeout_s)
+                nccl._timeout = timeout
                 self._group = ProcessGroupNCCL(store, rank, size, nccl)  # type: ignore[assignment]
             else:
                 gloo = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
                 gloo._devices = [ProcessGroupGloo.create_device(hostname=address)]
-                gloo._timeout = _timeout(timeout_s)
+                gloo._timeout = timeout
                 self._group = ProcessGroupGloo(store, rank, size, gloo)  # type: ignore[assignment]
         except RuntimeError as error:
             text = f"the learner's replicas could not connect to each other: {_first_line(error)}"
@@ -95,10 +96,6 @@ def connect(address: str, port: int, size: int) -> TCPStore:
     except RuntimeError as error:
         text = f"the learner's first replica can't be reached at {address}:{port}: {_first_line(error)}"
         raise ReplicaLostError(text) from error
-
-
-def _timeout(seconds: float | None) -> timedelta:
-    return timedelta(days=1000) if seconds is None else timedelta(seconds=seconds)
 
 
 def _first_line(error: BaseException) -> str:

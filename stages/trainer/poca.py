@@ -16,7 +16,7 @@ action; S reward signals; m memory size.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, NamedTuple
@@ -35,19 +35,18 @@ from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
 from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, on_host, to_device
 from headrace.stages.policy.network.sets import HEADS, residual_attention
-from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
-from headrace.stages.trainer.on_policy.rollout import (
-    InputRows,
-    Minibatch,
-    MinibatchSource,
-    RolloutBuffer,
-    SequenceCuts,
-    gather_others,
+from headrace.stages.trainer.on_policy.rollout import Minibatch
+from headrace.stages.trainer.on_policy.trainer import Coefficients, RolloutBuffer, SequenceCuts, gathered_others
+from headrace.stages.trainer.ppo import (
+    VALUES,
+    CriticValues,
+    PPOTrainer,
+    PPOUpdate,
+    PreparedBuffer,
+    advantages,
+    clipped_policy_loss,
 )
-from headrace.stages.trainer.on_policy.trainer import BufferTransitions, Coefficients, PreparedBuffer
-from headrace.stages.trainer.ppo import VALUES, PPOTrainer, PPOUpdate, advantages, clipped_policy_loss
-from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
-from headrace.stages.trainer.trajectories import Chains
+from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
 
@@ -101,55 +100,53 @@ class POCATrainer(PPOTrainer):
         self._critic = network = GroupActorCritic(self._design, len(self._signals.names), self._random, context.device)
         return POCAUpdate(network, context.spec, self._hyperparameters, context.replicas)
 
-    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> PreparedBuffer:
+    def _prepare(self) -> PreparedBuffer:
         buffer, cuts = self._buffer, None if self._memory is None else self._buffer.cuts()
-        mates = row_mates(buffer)
+        mates, extrinsic = mates_in(buffer), buffer.rows["rewards"]
         self._largest = max(self._largest, 1 + int(mates.present.sum(1).max(initial=0)))
-        rewards = self._signals.rewards(self._extrinsic(mates), transitions)
+        if buffer.grouped:  # the rewards of the agent, its group, and its teammates at the same moment
+            of_mates = np.where(mates.present, extrinsic[mates.numbers], np.float32(0)).sum(1)
+            extrinsic = extrinsic + buffer.rows["group_rewards"] + of_mates
+        rewards = self._signals.rewards(extrinsic, buffer, self.version + 1)
         before = None if cuts is None else buffer.previous_action_features()[0]
         inputs = self._input_rows(buffer.observations(), before)
         actions = torch.from_numpy(buffer.action_features()).to(self.context.device)
         teams = TeamRows(inputs, actions, mates, np.ones(len(mates.present), np.bool_), self._largest)
-        values, baselines, over = self._evaluate_teams(teams, cuts, chains, by_turns=not mates.present.any())
+        values, baselines, over = self._evaluate_teams(teams, cuts, by_turns=not mates.present.any())
         # The λ-returns are G = V + A, where A is the advantage computed by GAE with the same λ.
-        lengths = self._buffer.trajectories["lengths"]
+        lengths = buffer.trajectories["lengths"]
         valueless = over[:, None] & ~self._signals.ignore_termination
         of_trajectories = values.final_values, lengths, valueless, self._signals.gammas, self._hyperparameters.lambd
         returns = values.values + advantages(rewards, values.values, *of_trajectories)
-        rollout = self._rollout(inputs, returns - baselines, returns, cuts, values.memories)
+        more = {"old_baselines": baselines}
+        rollout = self._rollout(inputs, returns - baselines, returns, values, more, teams.of_minibatch)
         estimates = {VALUES: values.values, BASELINES: baselines}
-        return PreparedBuffer(GroupRollout(rollout, teams, baselines), rewards, values, returns, estimates)
-
-    def _extrinsic_rewards(self) -> NDArray[np.float32]:
-        return self._extrinsic(row_mates(self._buffer))
-
-    def _extrinsic(self, mates: Mates) -> NDArray[np.float32]:
-        """Return the environment's rewards [N]: those of the agent, its group, and its teammates at the same moment."""
-        rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
-        if not self._buffer.grouped:
-            return rewards
-        of_mates: NDArray[np.float32] = np.where(mates.present, rewards[mates.numbers], np.float32(0)).sum(1)
-        return rewards + self._buffer.rows["group_rewards"] + of_mates
+        return PreparedBuffer(rollout, rewards, values, returns, estimates)
 
     def _evaluate_teams(
-        self, teams: TeamRows, cuts: SequenceCuts | None, chains: Chains | None, by_turns: bool
+        self, teams: TeamRows, cuts: SequenceCuts | None, by_turns: bool
     ) -> tuple[CriticValues, Floats, NDArray[np.bool_]]:
         """Return values, baselines [N, S], and flags [K], true if the group's episode ends with a trajectory."""
-        trajectories, mates = self._buffer.trajectories, final_mates(self._buffer)
+        trajectories, mates = self._buffer.trajectories, mates_in(self._buffer, at_end=True)
         # An agent that terminated has left. An agent that was interrupted, or whose trajectory was just cut, has not.
         left = ~trajectories["terminated"]
         finals, empty = self._teams_at_end(mates, left, by_turns)
         over = empty & ~trajectories["group_left"] if self._buffer.grouped else empty
-        values, baselines = self._critic_values(teams, finals, cuts, chains)
+        if cuts is None:
+            found = CriticValues(self._one_step_values(teams), self._one_step_values(finals))
+        else:
+            block = max(1, self._rows_per_pass // teams.width)
+            found = self._evaluate_sequences(teams.teams, finals.teams, cuts, block)
+        (values, baselines), (final_values, _) = (np.split(e, 2, axis=1) for e in (found.values, found.final_values))
         # If teammates remain but none of their observations is known, the group is assumed to keep its value.
         last = np.cumsum(trajectories["lengths"]) - 1
-        final_values = np.where((empty & ~over)[:, None], values.values[last], values.final_values)
+        final_values = np.where((empty & ~over)[:, None], values[last], final_values)
         goes_on = self._signals.ignore_termination
         if goes_on.any():  # for these signals, all members count as still present
             complete, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
-            beyond, _ = self._one_step_values(complete, values.memories_after)
+            beyond = np.split(self._one_step_values(complete, found.memories_after), 2, axis=1)[0]
             final_values = np.where(goes_on, beyond, final_values)
-        return replace(values, final_values=final_values), baselines, over
+        return replace(found, values=values, final_values=final_values), baselines, over
 
     def _teams_at_end(
         self, mates: Mates, left: NDArray[np.bool_], by_turns: bool
@@ -160,7 +157,7 @@ class POCATrainer(PPOTrainer):
         critic has learned only about single agents. At the end, it then also evaluates a single agent: the agent itself
         or, if the agent has left, one of its teammates.
         """
-        inputs = self._input_rows(self._buffer.final_observations())
+        inputs = self._input_rows(self._buffer.observations("next_"))
         actions, device = self._spec.actions, inputs.vectors.device
         undecided = torch.zeros(len(left), actions.continuous_size + actions.mask_size, device=device)
         present = mates.present & left[mates.numbers]
@@ -169,47 +166,27 @@ class POCATrainer(PPOTrainer):
         teams = TeamRows(inputs, undecided, Mates(mates.numbers, present), left, self._largest)
         return teams, ~(left | present.any(1))
 
-    def _critic_values(
-        self, teams: TeamRows, finals: TeamRows, cuts: SequenceCuts | None, chains: Chains | None
-    ) -> tuple[CriticValues, Floats]:
-        """Return the values of all rows and final observations, and the rows' baselines [N, S]."""
-        if cuts is None or self._critic_memories is None:
-            values, baselines = self._one_step_values(teams, None)
-            return CriticValues(values, self._one_step_values(finals, None)[0]), baselines
-        assert chains is not None, "the buffer follows agents with memory"
-        initial = torch.from_numpy(self._buffer.kept(self._critic_memories)).to(teams.device)
-        lengths, block = self._buffer.trajectories["lengths"], max(1, self._rows_per_pass // teams.width)
-        found = evaluate_sequences(self._critic, teams, finals, lengths, cuts, chains, initial, block)
-        values, baselines = np.split(found.values, 2, axis=1)
-        return replace(found, values=values, final_values=np.split(found.final_values, 2, axis=1)[0]), baselines
-
-    def _one_step_values(self, teams: TeamRows, memories: Tensor | None) -> tuple[Floats, Floats]:
-        """Return the values and baselines [n, S] of all teams, each evaluated for one step from its memories."""
+    def _one_step_values(self, teams: TeamRows, memories: Tensor | None = None) -> Floats:
+        """Return the values and baselines [n, 2S] of all teams, each evaluated for one step from its memories."""
         replicas, block = self.context.replicas, max(1, self._rows_per_pass // teams.width)
-        found, numbers, here = list[Tensor](), np.arange(len(teams)), replicas.part(len(teams))
+        found, numbers, here = list[Tensor](), np.arange(len(teams))[:, None], replicas.part(len(teams))
         with torch.no_grad():
             for at in range(here.rows.start, here.rows.stop, block):
                 some = slice(at, min(at + block, here.rows.stop))
                 before = None if memories is None else memories[some]
                 found.append(self._critic.evaluate(teams.teams(numbers[some], before))[0])
-        both = torch.cat(found)
-        if replicas.size > 1:
-            both = replicas.gathered(both, here, len(teams))
-        values, baselines = np.split(on_host(both), 2, axis=1)
-        return values, baselines
+        return on_host(replicas.gathered(torch.cat(found), here, len(teams)))
 
 
 # The update: PPO's losses, and the loss of the counterfactual baseline.
-
-
-BASELINE_COEFFICIENT = 0.5
-"""Weight of the baseline's loss relative to the value loss, as in ML-Agents."""
 
 
 class POCAUpdate(PPOUpdate):
     """Trains an actor, and a critic that evaluates groups; takes the arguments of `PPOUpdate`."""
 
     names = ("policy loss", "value loss", "baseline loss", "entropy")
+    value_weights = (1.0, 0.5)
+    """Of value loss and baseline loss, as in ML-Agents."""
 
     def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[list[Tensor], Tensor]:
         """Return policy loss, value loss, baseline loss and entropy, and log-ratios; see `PPOUpdate.losses`."""
@@ -221,17 +198,9 @@ class POCAUpdate(PPOUpdate):
         log_ratios = log_probs - batch.old_log_probs
         policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
         value = mse_loss(values, batch.returns)
-        assert batch.old_baselines is not None, "`GroupRollout` sets them"
+        assert batch.old_baselines is not None, "POCA's rollout has them"
         baseline = baseline_loss(baselines, batch.old_baselines, batch.returns, coefficients.epsilon)
         return [policy, value, baseline, entropy], log_ratios
-
-    def loss_weights(self, coefficients: Coefficients) -> Tensor:
-        """Return the losses' weights; see `PPOUpdate.loss_weights`."""
-        of_value = self.settings.value_coefficient
-        numbers = [1.0, of_value, BASELINE_COEFFICIENT * of_value]
-        return torch.tensor(
-            [*numbers, -coefficients.beta] if coefficients.beta else numbers, device=self.network.values.device
-        )
 
 
 def baseline_loss(baselines: Tensor, old_baselines: Tensor, returns: Tensor, epsilon: float) -> Tensor:
@@ -348,11 +317,6 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
     def __init__(self, design: PolicyDesign, signals: int, random: np.random.Generator, device: str = "cpu") -> None:
         super().__init__(seeded(random, lambda: _ActorAndGroupCritic(design, signals)), device)
 
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the actor's head outputs [B, H]."""
-        found: Tensor = self.module.actor(inputs)[0]
-        return found
-
     def evaluate(self, teams: Teams, /) -> tuple[Tensor, Tensor | None]:
         """Return values and baselines, concatenated [B, 2S], and memories [B / L, 2m] after each sequence, if any."""
         values, baselines, memories = self.module.critic(teams)
@@ -384,7 +348,7 @@ class TeamRows:
         width: the number of members gathered for each team, including absent ones.
     """
 
-    def __init__(self, inputs: InputRows, actions: Tensor, mates: Mates, own: NDArray[np.bool_], largest: int) -> None:
+    def __init__(self, inputs: Inputs, actions: Tensor, mates: Mates, own: NDArray[np.bool_], largest: int) -> None:
         self._inputs = inputs
         self._actions = actions
         self._members = np.concatenate([np.arange(len(own))[:, None], mates.numbers], axis=1)
@@ -397,14 +361,15 @@ class TeamRows:
         """Return the number of rows, N."""
         return len(self._members)
 
-    def teams(self, rows: NDArray[np.int64], memories: Tensor | None = None, length: int = 1) -> Teams:
-        """Gather the teams of agents' rows [B], in sequences of `length` that start with memories [B / length, 2m]."""
+    def teams(self, sequences: NDArray[np.int64], memories: Tensor | None = None) -> Teams:
+        """Gather the teams of sequences of agents' rows [q, L] that start with memories [q, 2m]."""
+        rows = sequences.reshape(-1)
         # An agent in several teams is encoded once.
         distinct, places = np.unique(self._members[rows], return_inverse=True)
         device, numbers, others = self.device, torch.from_numpy(distinct), tuple[Tensor, ...]()
         there = to_device(numbers, device)
         if self._inputs.others:
-            others = gather_others(self._inputs.others, numbers, device)
+            others = gathered_others(self._inputs.others, numbers, device)
         return Teams(
             Inputs(self._inputs.vectors.index_select(0, there), others),
             self._actions.index_select(0, there),
@@ -412,40 +377,13 @@ class TeamRows:
             to_device(torch.from_numpy(self._present[rows]), device),
             to_device(torch.from_numpy(self._size[rows]), device),
             memories,
-            length,
+            sequences.shape[1],
         )
 
-    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Teams:
-        """Gather sequences of rows [q, L] that start with memories [q, 2m]."""
-        return self.teams(rows.reshape(-1), memories, rows.shape[1])
-
-
-class GroupRollout:
-    """N rows to learn from, with their teams.
-
-    Args:
-        rollout: the rows for the actor.
-        teams: the same rows for the critic.
-        baselines: [N, S] the critic's baselines before the update.
-    """
-
-    def __init__(self, rollout: MinibatchSource, teams: TeamRows, baselines: NDArray[np.float64]) -> None:
-        self._rollout = rollout
-        self._teams = teams
-        self._baselines = to_device(torch.from_numpy(baselines.astype(np.float32)), teams.device)
-
-    def epochs(
-        self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
-    ) -> Iterator[Iterable[Minibatch]]:
-        """Yield, for each epoch, the minibatches of the actor's rollout, each with its teams."""
-        for minibatches in self._rollout.epochs(count, batch_size, random, replicas):
-            yield map(self._with_teams, minibatches)
-
-    def _with_teams(self, own: Minibatch) -> Minibatch:
+    def of_minibatch(self, own: Minibatch) -> Teams:
+        """Gather the teams of a minibatch's inputs."""
         rows = own.rows if own.padded is None else own.padded
-        teams = self._teams.teams(rows.numpy(), own.critic_memories, own.inputs.sequence_length)
-        baselines = self._baselines.index_select(0, to_device(own.rows, self._baselines.device))
-        return replace(own, teams=teams, old_baselines=baselines)
+        return self.teams(rows.numpy().reshape(-1, own.inputs.sequence_length), own.critic_memories)
 
 
 # The members of a group at one moment, found by sorting. A moment is a tick of one actor. Teammates are members of the
@@ -494,21 +432,20 @@ def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: ND
     return mates
 
 
-def row_mates(buffer: RolloutBuffer) -> Mates:
-    """Find each row's teammates at the same moment. A teammate whose row is not in the buffer counts as absent."""
-    if not buffer.grouped:
-        return _none(len(buffer.rows))
+def mates_in(buffer: RolloutBuffer, at_end: bool = False) -> Mates:
+    """Find each row's teammates at the same moment or, with `at_end`, each trajectory's teammates at its end.
+
+    A teammate whose row is not in the buffer counts as absent. Teammates' trajectories always close together.
+    """
     trajectories, lengths = buffer.trajectories, buffer.trajectories["lengths"]
-    sources, group_ids = trajectories["sources"].repeat(lengths), trajectories["group_ids"].repeat(lengths)
-    return mates_of(sources, group_ids, buffer.rows["ticks"])
-
-
-def final_mates(buffer: RolloutBuffer) -> Mates:
-    """Find each trajectory's teammates, whose trajectories always close at the same moment."""
-    trajectories = buffer.trajectories
     if not buffer.grouped:
-        return _none(len(trajectories))
-    return mates_of(trajectories["sources"], trajectories["group_ids"], trajectories["next_ticks"])
+        n = len(lengths) if at_end else len(buffer)
+        return Mates(np.empty((n, 0), np.int64), np.empty((n, 0), np.bool_))
+    members = trajectories["sources"], trajectories["group_ids"]
+    if at_end:
+        return mates_of(*members, trajectories["next_ticks"])
+    sources, group_ids = (each.repeat(lengths) for each in members)
+    return mates_of(sources, group_ids, buffer.rows["ticks"])
 
 
 def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -532,7 +469,3 @@ def _moments(sources: NDArray[np.int64], ticks: NDArray[np.int64]) -> NDArray[np
     _, first, which = np.unique(np.stack([sources, ticks]), axis=1, return_index=True, return_inverse=True)
     numbers: NDArray[np.int64] = first.argsort().argsort()[which.reshape(-1)]
     return numbers
-
-
-def _none(n: int) -> Mates:
-    return Mates(np.empty((n, 0), np.int64), np.empty((n, 0), np.bool_))

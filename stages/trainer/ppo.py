@@ -15,8 +15,9 @@ or one per action dimension and branch); S reward signals; H head outputs.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -29,39 +30,44 @@ from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
+from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import TrainedActor, make_actor_critic
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores, on_host
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
 from headrace.stages.trainer.on_policy.anchor import Anchor
-from headrace.stages.trainer.on_policy.critic import CriticValues, evaluate_sequences
-from headrace.stages.trainer.on_policy.rollout import (
-    InputRows,
-    Minibatch,
-    MinibatchSource,
-    Rollout,
-    RolloutBuffer,
-    SequenceCuts,
-    SequenceRollout,
-    accumulated,
-    next_values,
-)
+from headrace.stages.trainer.on_policy.rollout import Minibatch, Rollout
 from headrace.stages.trainer.on_policy.trainer import (
-    BufferTransitions,
     Coefficients,
     OnPolicyTrainer,
-    Outcome,
-    PreparedBuffer,
+    SequenceCuts,
+    accumulated,
+    gathered_sequences,
+    next_values,
 )
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 from headrace.stages.trainer.trajectories import AgentTable, Chains
 
-log = logging.getLogger(__name__)
-
 Floats = NDArray[np.float64]
+Gather = Callable[[NDArray[np.int64], Tensor], Any]
+"""Returns a network's inputs for sequences of rows [q, L] that start with memories [q, m]."""
 VALUES = "Value Estimate"
 """Suffix of the names of statistics about the critic's values."""
 TOLERANCE = 1.5
 """An update ends its epochs when the approximate KL exceeds `target_kl` times this factor, as in Stable-Baselines3."""
+
+
+@dataclass(frozen=True)
+class PreparedBuffer:
+    """A full buffer, prepared for the update."""
+
+    rollout: Rollout
+    rewards: Floats
+    """[N, S] rewards of the rows, times the signals' strengths."""
+    values: CriticValues
+    returns: Floats
+    """[N, S] value targets of the rows."""
+    estimates: Mapping[str, Floats]
+    """Estimates [N, S], keyed by name; their means are reported under these names."""
 
 
 class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
@@ -74,139 +80,149 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        size = self._critic_memory_size
-        self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
+        self._critic_memories: AgentTable | None = None
+        if size := self._critic_memory_size:
+            self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32")
 
     @property
     def _critic_memory_size(self) -> int:
         # A critic that shares the actor's body also shares the actor's memories, which the rows record.
-        return 0 if self._shares_body else self._design.memory_size
-
-    @property
-    def _shares_body(self) -> bool:
-        return cast("PPOHyperparameters", self._hyperparameters).shared_critic
+        shared = getattr(self._hyperparameters, "shared_critic", False)
+        return 0 if shared else self._design.memory_size
 
     def _make_update(self) -> PPOUpdate:
-        context, design = self.context, self._design
+        context, h = self.context, cast("PPOHyperparameters", self._hyperparameters)
+        signals = len(self._signals.names)
         network = make_actor_critic(
-            design, len(self._signals.names), self._shares_body, self._random, context.device, context.accelerated
+            self._design, signals, h.shared_critic, self._random, context.device, context.accelerated
         )
         self._critic: Any = network
-        settings = cast("PPOHyperparameters", self._hyperparameters).regularization
-        anchor = None if settings is None else Anchor(network, settings, context.spec.actions)
+        anchor = None
+        if h.regularization is not None:
+            anchor = Anchor(network, h.regularization, context.spec.actions)
         return PPOUpdate(network, context.spec, self._hyperparameters, context.replicas, anchor)
 
-    def _learn(self, chains: Chains | None) -> Outcome:
-        coefficients, transitions, learn_signals = self._coefficients(), None, None
-        if self._signals.others:
-            transitions = self._signals.transitions(self._buffer)
-            learn_signals = self._signals.learner(transitions)
-        prepared = self._prepare(transitions, chains)
-        statistics = self._update.run(prepared.rollout, coefficients, self._random, self.step, learn_signals)
+    def _learn(self) -> tuple[Floats, Mapping[str, float]]:
+        coefficients, prepared, buffer, update = self._coefficients(), self._prepare(), self._buffer, self._update
+        after_each = self._signals.learn if self._signals.others else None
+        statistics = update.run(prepared.rollout, coefficients, self._random, self.step, after_each)
         if self._cloning is not None:
             self._clone()
-        memories, after = self._critic_memories, prepared.values.memories_after
+        memories, after, chains = self._critic_memories, prepared.values.memories_after, buffer.chains
         if memories is not None and after is not None and chains is not None:
-            self._buffer.keep(memories, after.cpu().numpy(), chains, self.version + 1)
-        if self._update.anchor is not None:
+            last, trajectories = chains.latest, buffer.trajectories
+            agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
+            memories.keep(agents, episodes, after.cpu().numpy()[last], buffer.ended[last], self.version + 1)
+        if update.anchor is not None:
             pace = coefficients.learning_rate / self._hyperparameters.learning_rate
-            self._update.anchor.follow(len(self._buffer) * pace)
-            self._update.anchor.average(len(self._buffer), self.step)
+            update.anchor.follow(len(buffer) * pace)
+            update.anchor.average(len(buffer), self.step)
         critic = prepared.estimates, prepared.values.values, prepared.returns
-        return Outcome(prepared.rewards, statistics | self._signals.value_statistics(*critic))
+        return prepared.rewards, statistics | self._signals.value_statistics(*critic)
 
-    def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> PreparedBuffer:
-        """Evaluate the full buffer, and compute advantages and value targets for its rows.
-
-        Args:
-            transitions: the rows in the reward signals' form; None if the environment's reward is the only one.
-            chains: which trajectory continues which; None if the buffer does not follow agents.
-        """
+    def _prepare(self) -> PreparedBuffer:
+        """Evaluate the full buffer, and compute advantages and value targets for its rows."""
         buffer, cuts = self._buffer, None if self._memory is None else self._buffer.cuts()
-        rewards = self._signals.rewards(buffer.rows["rewards"], transitions)
+        rewards = self._signals.rewards(buffer.rows["rewards"], buffer, self.version + 1)
         before, last = (None, None) if cuts is None else buffer.previous_action_features()
         inputs = self._input_rows(buffer.observations(), before)
-        values = self._evaluate(inputs, self._input_rows(buffer.final_observations(), last), cuts, chains)
+        values = self._evaluate(inputs, self._input_rows(buffer.observations("next_"), last), cuts)
         lengths, ended = buffer.trajectories["lengths"], buffer.trajectories["terminated"]
         valueless = ended[:, None] & ~self._signals.ignore_termination
         of_trajectories = values.final_values, lengths, valueless, self._signals.gammas, self._hyperparameters.lambd
         per_signal = advantages(rewards, values.values, *of_trajectories)
         returns = per_signal + values.values
-        critic_memories = None if self._critic_memories is None else values.memories
-        rollout = self._rollout(inputs, per_signal, returns, cuts, critic_memories, values.heads)
+        rollout = self._rollout(inputs, per_signal, returns, values)
         return PreparedBuffer(rollout, rewards, values, returns, {VALUES: values.values})
 
-    def _evaluate(
-        self, rows: InputRows, finals: InputRows, cuts: SequenceCuts | None, chains: Chains | None
-    ) -> CriticValues:
-        block = self._rows_per_pass
+    def _evaluate(self, rows: Inputs, finals: Inputs, cuts: SequenceCuts | None) -> CriticValues:
+        block, replicas = self._rows_per_pass, self.context.replicas
         if cuts is None:
-            replicas = self.context.replicas
             heads = self._hyperparameters.decoupled and replicas.size == 1
             return evaluate_rows(self._critic, rows, finals, block, replicas, heads)
-        if self._critic_memories is None:
-            first = torch.from_numpy(cuts.first).to(rows.device)
-            recorded = actor_memories(self._buffer, rows.device)
-            initial, chains = recorded.index_select(0, first), Chains.unlinked(len(finals))
+        gather = partial(gathered_sequences, rows), partial(gathered_sequences, finals)
+        return self._evaluate_sequences(*gather, cuts, block)
+
+    def _evaluate_sequences(self, rows: Gather, finals: Gather, cuts: SequenceCuts, block: int) -> CriticValues:
+        buffer, chains = self._buffer, self._buffer.chains
+        lengths = buffer.trajectories["lengths"]
+        if self._critic_memories is None:  # a critic that shares the actor's body; the rows record its memories
+            initial, chains = buffer.sequences["memories"][cuts.first], Chains.unlinked(len(lengths))
         else:
             assert chains is not None, "the buffer follows agents with memory"
-            initial = torch.from_numpy(self._buffer.kept(self._critic_memories)).to(rows.device)
-        lengths = self._buffer.trajectories["lengths"]
-        return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, initial, block)
+            agents = buffer.trajectories["agent_ids"], buffer.trajectories["episode_ids"]
+            initial = self._critic_memories.values_of(*agents)
+        before = torch.from_numpy(initial).to(self.context.device)
+        return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, before, block)
 
-    # The clip is centred on the policy before the update, so results depend little on policy lag (docs/decisions/035).
+    # Decoupled PPO: Hilton, Cobbe & Schulman (2021), "Batch size-invariance for policy optimization". PPO's old policy
+    # has two purposes. The clip around the old policy bounds the size of an update, which requires the policy before
+    # the update. The ratio to the old policy corrects for actions that another policy drew, which requires the policy
+    # that drew them. The two policies differ if rows arrive late, or if the normaliser has changed since. With π_now
+    # the policy before the update and r = π / π_now, an advantage A counts as min(π_now / π_acted, 1) · min(r A,
+    # clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100. Here it is truncated at 1, so a few rows can't
+    # outweigh the others. Rows by π_now itself have weight 1, as in plain PPO. Results therefore depend little on
+    # policy lag (docs/decisions/035).
     def _rollout(
         self,
-        inputs: InputRows,
+        inputs: Inputs,
         per_signal: Floats,
         returns: Floats,
-        cuts: SequenceCuts | None,
-        critic_memories: Tensor | None,
-        heads: Tensor | None = None,
-    ) -> Rollout | SequenceRollout:
+        values: CriticValues,
+        more: Mapping[str, Array] | None = None,
+        teams: Callable[[Minibatch], Any] | None = None,
+    ) -> Rollout:
         """Assemble the buffer's rows for the update. If the policy has a memory, the rows are in sequences.
 
         Args:
             inputs: the rows in network-input form.
             per_signal: [N, S] advantages, not normalised.
             returns: [N, S] value targets.
-            cuts: the positions of sequences; None without memory.
-            critic_memories: [Q, m] the critic's memory before each sequence; None if the critic has no separate memory.
-            heads: [N, H] the actor's head outputs, if known.
+            values: the critic's values, with the actor's head outputs if known.
+            more: further columns of minibatches, keyed by field.
+            teams: see `Rollout`.
         """
         buffer, update, h, context = self._buffer, self._update, self._hyperparameters, self.context
-        (continuous, choices), penalties, of_anchor = buffer.actions(), buffer.penalties(), list[Array]()
-        acted = buffer.rows["log_probs"]
-        log_probs = acted if h.ratio_per_dimension else acted.sum(axis=1, keepdims=True)
-        mean, how = per_signal.mean(axis=1), h.advantage_normalization
-        later = mean if how == "minibatch" else None
-
-        def rollout_with(old_log_probs: Array, advantages: Array) -> Rollout | SequenceRollout:
-            targets = [continuous, penalties, old_log_probs, advantages, returns, *of_anchor]
-            if cuts is None:
-                return Rollout(inputs, targets, choices, later)
-            recorded = actor_memories(buffer, context.device)
-            return SequenceRollout(inputs, targets, choices, cuts, recorded, critic_memories)
-
-        if how == "minibatch":
-            advantages = np.ones_like(mean)[:, None]
-        else:
-            advantages = (mean if how == "none" else normalized(mean))[:, None]
+        rows, cuts, memories = buffer.rows, None if self._memory is None else buffer.cuts(), None
+        acted: Array = rows["log_probs"] if h.ratio_per_dimension else rows["log_probs"].sum(axis=1, keepdims=True)
+        mean, later = per_signal.mean(axis=1), None
+        normalised = mean
+        if h.advantage_normalization == "minibatch":
+            normalised, later = np.ones_like(mean), mean
+        elif h.advantage_normalization != "none":  # over the buffer, as ML-Agents does
+            normalised = (mean - mean.mean()) / (float(mean.std()) + 1e-10)
+        columns = {
+            "continuous": rows["continuous_actions"],
+            "penalties": np.where(rows["action_masks"], np.float32(0), MASK_PENALTY),
+            "old_log_probs": acted,
+            "advantages": normalised[:, None],
+            "returns": returns,
+            **(more or {}),
+        }
+        if cuts is not None:
+            memories = torch.from_numpy(buffer.sequences["memories"]).to(context.device)
+        make = partial(
+            Rollout,
+            inputs,
+            choices=rows["discrete_actions"],
+            advantages=later,
+            cuts=cuts,
+            memories=memories,
+            critic_memories=None if self._critic_memories is None else values.memories,
+            teams=teams,
+        )
+        rollout = make(columns)
         if update.anchor is not None:
-            # Before decoupling: the anchor's columns depend on the rows alone, and each rollout below includes them.
-            in_order = rollout_with(log_probs, advantages).in_order(self._rows_per_pass)
-            of_anchor.append(update.anchor.columns(update.heads, in_order))
+            columns["anchor"] = update.anchor.columns(update.heads, rollout.in_order(self._rows_per_pass))
+            rollout = make(columns)
         if not h.decoupled:
-            return rollout_with(log_probs, advantages)
-        if heads is not None and cuts is None:
-            current = update.log_probs(heads, Minibatch.of_actions(continuous, penalties, choices, heads.device))
-        else:
-            # Each replica computes some of the blocks, so there are at least as many blocks as replicas.
-            block = min(self._rows_per_pass, -(-len(acted) // context.replicas.size))
-            current = update.current_log_probs(rollout_with(log_probs, advantages).in_order(block))
-        weights = importance_weights(current, log_probs)
+            return rollout
+        # Each replica computes some of the blocks, so there are at least as many blocks as replicas.
+        block = min(self._rows_per_pass, -(-len(acted) // context.replicas.size))
+        current = update.current_log_probs(rollout, block, values.heads)
+        weights = np.exp(np.minimum(current - acted, 0.0))
         context.statistics.add(context.behavior, "Policy/Importance Weight", float(weights.mean()))
-        return rollout_with(current, weights * advantages)
+        return make({**columns, "old_log_probs": current, "advantages": weights * columns["advantages"]})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that all on-policy trainers have, and the anchor of a regularised policy."""
@@ -217,13 +233,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         """Restore the state from `state_dict()`; see `OnPolicyTrainer`."""
         super().load_state_dict(state)
         anchor = self._update.anchor
-        if (anchor is None) == ("anchor" in state):
-            now = (
-                "is now off; it was on until this checkpoint"
-                if anchor is None
-                else "is now on; it was off until this checkpoint"
-            )
-            log.warning("%s: hyperparameters.regularization %s", self.context.behavior, now)
+        self._warn_of_switch("hyperparameters.regularization", now=anchor is not None, then="anchor" in state)
         if anchor is not None:
             with self.context.naming_behavior():
                 anchor.load_state_dict(state)
@@ -264,7 +274,8 @@ class PPOUpdate(NetworkUpdate):
     names: ClassVar[tuple[str, ...]] = ("policy loss", "value loss", "entropy")
     """Names, for messages, of the results of `losses`: first the policy loss, then the value loss, and last the
     entropy."""
-    network: Any
+    value_weights: ClassVar[tuple[float, ...]] = (1.0,)
+    """Weights of the losses between policy loss and entropy, times `value_coefficient`."""
 
     def __init__(
         self,
@@ -288,7 +299,7 @@ class PPOUpdate(NetworkUpdate):
 
     def run(
         self,
-        rollout: MinibatchSource,
+        rollout: Rollout,
         coefficients: Coefficients,
         random: np.random.Generator,
         step: int,
@@ -409,13 +420,9 @@ class PPOUpdate(NetworkUpdate):
 
     def loss_weights(self, coefficients: Coefficients) -> Tensor:
         """Return the losses' weights. Without a bonus, the entropy has no weight, which saves its backward pass."""
-        numbers = [1.0, self.settings.value_coefficient, *([-coefficients.beta] if coefficients.beta else [])]
-        return torch.tensor(numbers, device=self.network.values.device)
-
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the actor's head outputs [B, H]."""
-        heads: Tensor = self.network.heads(inputs)
-        return heads
+        of_critic = [self.settings.value_coefficient * weight for weight in self.value_weights]
+        of_entropy = [-coefficients.beta] if coefficients.beta else []
+        return torch.tensor([1.0, *of_critic, *of_entropy], device=self.network.values.device)
 
     def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Return log-probabilities [R, P] given head outputs [R, H], and the entropy as ML-Agents weights it."""
@@ -437,28 +444,27 @@ class PPOUpdate(NetworkUpdate):
         return log_probs, entropies[0] if len(entropies) == 1 else torch.stack(entropies).sum()
 
     @torch.no_grad()
-    def log_probs(self, heads: Tensor, rows: Minibatch) -> NDArray[np.float32]:
-        """Return the log-probabilities [N, P] of N rows' actions, given the actor's head outputs [N, H]."""
-        log_probs: NDArray[np.float32] = self.log_probs_and_entropy(heads, rows)[0].cpu().numpy()
-        return log_probs
+    def current_log_probs(self, rollout: Rollout, block: int, heads: Tensor | None = None) -> NDArray[np.float32]:
+        """Return the log-probabilities [N, P] of a rollout's actions under the current policy.
 
-    @torch.no_grad()
-    def current_log_probs(self, minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
-        """Return the log-probabilities [N, P] of the minibatches' actions under the current policy.
-
-        Each replica computes some of the minibatches.
+        Args:
+            rollout: N rows.
+            block: the number of rows per forward pass; each replica computes some of the passes.
+            heads: [N, H] the actor's head outputs for these rows; None to compute them.
         """
         parts, replicas = list[Tensor](), self.replicas
-        for number, batch in enumerate(minibatches):
+        if heads is not None:
+            parts.append(self.log_probs_and_entropy(heads, Minibatch.of_block(rollout.block))[0])
+        for number, batch in enumerate(rollout.in_order(block) if heads is None else ()):
             if number % replicas.size != replicas.rank:
                 parts.append(torch.zeros_like(batch.old_log_probs))
                 continue
-            heads = self.heads(batch.inputs)
+            found = self.heads(batch.inputs)
             if batch.real is not None:
-                heads = heads.index_select(0, batch.real)
-            parts.append(self.log_probs_and_entropy(heads, batch)[0])
+                found = found.index_select(0, batch.real)
+            parts.append(self.log_probs_and_entropy(found, batch)[0])
         of_all = torch.cat(parts)
-        if replicas.size > 1:
+        if heads is None and replicas.size > 1:
             replicas.add_up(of_all)
         log_probs: NDArray[np.float32] = of_all.cpu().numpy()
         return log_probs
@@ -513,31 +519,29 @@ def policy_change(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon
     return change[None] if replicas.size == 1 else replicas.of_each(change)
 
 
-# Decoupled PPO separates the policy that the clip is centred on from the policy that acted. Hilton, Cobbe & Schulman
-# (2021), "Batch size-invariance for policy optimization". PPO's old policy has two purposes. The clip around the old
-# policy bounds the size of an update, which requires the policy before the update. The ratio to the old policy corrects
-# for actions that another policy drew, which requires the policy that drew them. The two policies differ if rows arrive
-# late, or if the normaliser has changed since. With π_now the policy before the update and r = π / π_now, an advantage
-# A counts as min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100. Here
-# it is truncated at 1, so a few rows can't outweigh the others. Rows by π_now itself have weight 1, as in plain PPO.
+# The critic's values of an entire rollout: of all rows at once or, with memory, of each agent's trajectories in order.
 
 
-def importance_weights(current: NDArray[np.float32], acted: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return min(π_now / π_acted, 1) [N, P], given log-probabilities [N, P] under the current and the acting policy."""
-    weights: NDArray[np.float32] = np.exp(np.minimum(current - acted, 0.0))
-    return weights
+@dataclass(frozen=True)
+class CriticValues:
+    """The critic's values of N rows and of K trajectories' final observations, and the critic's memories."""
 
-
-def actor_memories(buffer: RolloutBuffer, device: str | torch.device) -> Tensor:
-    """Return the actor's recorded memory [Q, m] before each sequence."""
-    assert buffer.sequences is not None, "the buffer keeps them with memory"
-    return torch.from_numpy(buffer.sequences["memories"]).to(device)
+    values: NDArray[np.float64]
+    """[N, S] values of the rows' observations."""
+    final_values: NDArray[np.float64]
+    """[K, S] values of the trajectories' final observations."""
+    memories: Tensor | None = None
+    """[Q, m] the critic's memory before each sequence; None without memory."""
+    memories_after: Tensor | None = None
+    """[K, m] the critic's memory after each trajectory's last row."""
+    heads: Tensor | None = None
+    """[N, H] the actor's head outputs for each row, if requested."""
 
 
 def evaluate_rows(
     network: Any,
-    rows: InputRows,
-    finals: InputRows,
+    rows: Inputs,
+    finals: Inputs,
     block: int,
     replicas: Replicas = SINGLE_TRAINER,
     heads: bool = False,
@@ -578,6 +582,72 @@ def evaluate_rows(
     return CriticValues(both[:n], both[n:], heads=torch.cat(of_actor)[:n] if heads else None)
 
 
+def evaluate_sequences(
+    network: Any,
+    rows: Gather,
+    finals: Gather,
+    lengths: NDArray[np.int64],
+    cuts: SequenceCuts,
+    chains: Chains,
+    initial: Tensor,
+    block: int,
+) -> CriticValues:
+    """Evaluate with memory. Each agent's trajectories are evaluated one after another, and all agents in parallel.
+
+    Nothing is padded, because the memory after a sequence must be the memory after its last row. Instead, sequences are
+    evaluated in pieces of 2^i rows, so a few passes are enough for sequences of all lengths.
+
+    Args:
+        network: the critic's network, whose `evaluate` takes what `rows` and `finals` return.
+        rows: gathers sequences of rows, with previous actions.
+        finals: does the same for the trajectories' final observations [K].
+        lengths: [K] the number of rows of each trajectory.
+        cuts: the positions of sequences.
+        chains: which trajectory continues which.
+        initial: [K, m] the critic's memory before each trajectory; used if the trajectory does not continue another
+            one.
+        block: the number of rows per forward pass.
+    """
+    device, after, values = initial.device, initial.clone(), None
+    before = torch.zeros(len(cuts), initial.shape[1], device=device)
+
+    def there(numbers: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(numbers).to(device)
+
+    def pieces(which: NDArray[np.int64], memories: Tensor) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """Yield consecutive pieces of trajectories: row numbers [q, 2^i], and the places of their agents' memories."""
+        for number in range(-(-int(lengths[which].max()) // cuts.length)):
+            going = np.flatnonzero(lengths[which] > number * cuts.length)
+            sequences = cuts.first[which[going]] + number
+            before[there(sequences)] = memories[there(going)]
+            starts, sizes = cuts.starts[sequences].copy(), cuts.sizes[sequences]
+            size = 1 << (cuts.length.bit_length() - 1)
+            while size:
+                some = np.flatnonzero(sizes & size)
+                each = max(1, block // size)
+                for at in range(0, len(some), each):
+                    chosen = some[at : at + each]
+                    yield starts[chosen][:, None] + np.arange(size), there(going[chosen])
+                starts[some] += size
+                size >>= 1
+
+    with torch.no_grad():
+        for which in chains.rounds:
+            previous = chains.previous[which]
+            memories = after[there(np.where(previous < 0, which, previous))]
+            for numbers, agents in pieces(which, memories):
+                found, memories[agents] = network.evaluate(rows(numbers, memories[agents]))
+                if values is None:  # the first evaluation determines the number of signals
+                    values = torch.empty(int(lengths.sum()), found.shape[1], device=device)
+                values[there(numbers.reshape(-1))] = found
+            after[there(which)] = memories
+        last, final_values = np.arange(len(lengths))[:, None], list[Tensor]()
+        for at in range(0, len(lengths), block):
+            final_values.append(network.evaluate(finals(last[at : at + block], after[at : at + block]))[0])
+    assert values is not None, "there is at least one row"
+    return CriticValues(on_host(values), on_host(torch.cat(final_values)), before, after)
+
+
 # Generalised advantage estimation over trajectories that are packed end to end.
 
 
@@ -611,10 +681,3 @@ def advantages(
     """
     values_tp1 = next_values(values_t, final_values, lengths, valueless)
     return accumulated(rewards + gammas * values_tp1 - values_t, gammas * lambd, lengths)
-
-
-def normalized(values: Floats) -> Floats:
-    """Standardise values [N] by their mean and standard deviation over a full buffer, as ML-Agents does."""
-    centred: Floats = values - values.mean()
-    deviation = float(values.std())
-    return centred / (deviation + 1e-10)

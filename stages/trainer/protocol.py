@@ -1,4 +1,4 @@
-"""The interface `Trainer`, for classes that learn from trajectories, and its schedules, randomness and replicas.
+"""The interface `Trainer`, for classes that learn from trajectories; its schedules, pace, randomness and replicas.
 
 The trainer stage drives the trainer. The YAML can name any class with this interface (`trainer_type: "module:Class"`).
 A trainer does not use queues, credits, hosts or files; it depends only on its constructor's arguments and the order of
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import TORCHS_OWN, Exploration, PolicyDesign, ProductSettings
 from headrace.stages.stage import NoStatistics, Statistics
-from headrace.stages.trainer.pacing import rows_per_update
 
 if TYPE_CHECKING:  # main and actors need no torch
     from torch import Tensor
@@ -53,8 +52,8 @@ class ReplicaSlice:
         return int(self.rows.stop - self.rows.start)
 
 
-class Replicas(ABC):
-    """The replicas of one trainer, from the point of view of one of them.
+class Replicas:
+    """The replicas of one trainer, from the point of view of one of them; by default, a trainer without replicas.
 
     Attributes:
         rank: this replica's number, counted from 0.
@@ -70,7 +69,6 @@ class Replicas(ABC):
             return ReplicaSlice(slice(0, count), 1.0 / self.size)
         return ReplicaSlice(slice(count * self.rank // self.size, count * (self.rank + 1) // self.size), 1.0)
 
-    @abstractmethod
     def add_up(self, *tensors: Tensor) -> None:
         """Replace each tensor by its sum over all replicas; the sums are bit-identical on all replicas.
 
@@ -80,12 +78,7 @@ class Replicas(ABC):
 
     def of_each(self, numbers: Tensor) -> Tensor:
         """Return each replica's numbers [size, …], given those of this replica."""
-        if self.size == 1:
-            return numbers[None]
-        found = numbers.new_zeros(self.size, *numbers.shape)
-        found[self.rank] = numbers
-        self.add_up(found)
-        return found
+        return self.gathered(numbers[None], ReplicaSlice(slice(self.rank, self.rank + 1), 1.0), self.size)
 
     def gathered(self, part: Tensor, here: ReplicaSlice, count: int) -> Tensor:
         """Return all `count` rows, given the part that this replica has computed."""
@@ -97,21 +90,8 @@ class Replicas(ABC):
         return whole
 
 
-class _SingleTrainer(Replicas):
-    def add_up(self, *tensors: Tensor) -> None:
-        """Do nothing: with a single trainer, each tensor is already the sum."""
-
-
-SINGLE_TRAINER = _SingleTrainer()
+SINGLE_TRAINER = Replicas()
 """The `Replicas` object for a trainer that has no other replicas."""
-
-
-Update = TypeVar("Update")
-
-
-def as_written(update: Update, context: TrainerContext, design: PolicyDesign) -> Update:
-    """Return the update itself, which computes its gradients by autograd."""
-    return update
 
 
 @dataclass(frozen=True)
@@ -132,9 +112,10 @@ class TrainerContext:
     device: str = "cpu"
     """The torch device to compute on."""
     accelerated: bool = True
-    """Whether updates may be computed faster than the trainers are written; `make_trainer` then sets `accelerate`."""
-    accelerate: Callable[[Any, TrainerContext, PolicyDesign], Any] = as_written
-    """Returns the update that a built-in trainer uses, given the one that it has made; see `fast.accelerate`."""
+    """Whether updates may be computed faster than the trainers are written."""
+    accelerate: Callable[[Any, TrainerContext, PolicyDesign], Any] = lambda update, context, design: update
+    """Returns the update that a built-in trainer uses, given the one that it has made; `make_trainer` sets
+    `fast.accelerate`. By default, it is that one, which computes its gradients by autograd."""
     products: ProductSettings = TORCHS_OWN
     """How matrix products and convolutions of wide hidden layers are computed."""
     agents: int = 1
@@ -357,6 +338,57 @@ class Schedule:
         return (self.start - self.floor) * left + self.floor
 
 
+# How many steps actors send to a trainer at a time, computed on both sides from the settings and the trainer type.
+
+USUAL_BUFFER_SIZE = 1024
+"""`buffer_size` assumed for a custom trainer that has none; flow control also works if the trainer uses a different
+number."""
+
+_OFF_POLICY_ROWS = 8
+"""Number of steps between two policies of an off-policy trainer.
+
+It is small enough that policies stay up to date, and large enough that messages do not cost more than learning.
+"""
+
+
+# Credits also pace off-policy trainers: otherwise, actors would run ahead by the capacity of a queue
+# (docs/decisions/023).
+def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
+    """Return the number of rows after which the trainer learns and publishes a policy.
+
+    Args:
+        settings: the behaviour's settings.
+        agents: the number of agents that act concurrently.
+        off_policy: whether the trainer can learn from steps of any age.
+    """
+    usual = agents * longest_piece(settings, agents, off_policy) if off_policy else USUAL_BUFFER_SIZE
+    return _own_rows(settings, off_policy) or usual
+
+
+def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
+    """Return the number of steps after which an agent's trajectory is cut.
+
+    The number is `time_horizon` or, for IMPALA, the length of an unroll. For an off-policy trainer, which need not wait
+    for long trajectories, it is smaller. If the policy has a memory, it is the length of a sequence.
+    """
+    if not off_policy:
+        hyperparameters = settings.hyperparameters
+        own = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
+        return settings.time_horizon if own is None else own
+    memory = settings.network_settings.memory
+    rows = _own_rows(settings, off_policy) or _OFF_POLICY_ROWS
+    return min(settings.time_horizon, max(1, -(-rows // agents)) if memory is None else memory.sequence_length)
+
+
+def _own_rows(settings: BehaviorSettings, off_policy: bool) -> int | None:
+    """Return the number of rows after which the trainer learns; None if its settings do not define it."""
+    hyperparameters = settings.hyperparameters
+    if not isinstance(hyperparameters, Mapping):
+        return hyperparameters.rows_per_update
+    size = None if off_policy else hyperparameters.get("buffer_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
 def new_random(seed: int) -> np.random.Generator:
     """Return a generator whose state is a short array of 64-bit words."""
     return np.random.Generator(np.random.SFC64(seed))
@@ -382,31 +414,23 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
     }
 
 
-def defaults_of(trainer_type: type[Trainer]) -> AbstractContextManager[None]:
-    """Return the context in which to call a trainer, because other code in the process may have changed torch's state.
+@contextmanager
+def defaults_of(trainer_type: type[Trainer]) -> Iterator[None]:
+    """Call a trainer of this type in the `with` block, because other code may have changed torch's state.
 
     Gradients are enabled for every trainer. Built-in trainers and their subclasses also get torch's default dtype and
-    device; other trainers may have set these themselves.
-    """
-    bases = (base for base in trainer_type.__mro__ if not issubclass(Trainer, base))
-    return torch_defaults(gradients_only=not any(base.__module__.startswith("headrace.") for base in bases))
-
-
-@contextmanager
-def torch_defaults(gradients_only: bool = False) -> Iterator[None]:
-    """Use float32, the CPU and gradients by default in the `with` block or decorated function.
-
-    Args:
-        gradients_only: True to keep the process's default dtype and device.
+    device, float32 and the CPU; other trainers may have set these themselves.
     """
     import torch  # imported here, because code that looks up a trainer's name does not need torch
 
+    bases = (base for base in trainer_type.__mro__ if not issubclass(Trainer, base))
+    built_in = any(base.__module__.startswith("headrace.") for base in bases)
     with ExitStack() as changed:
         if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
             changed.enter_context(torch.inference_mode(False))
             changed.enter_context(torch.enable_grad())
         dtype, device = torch.get_default_dtype(), torch.get_default_device()
-        if not gradients_only and not (dtype is torch.float32 and device.type == "cpu"):
+        if built_in and not (dtype is torch.float32 and device.type == "cpu"):
             torch.set_default_dtype(torch.float32)
             changed.callback(torch.set_default_dtype, dtype)
             changed.enter_context(torch.device("cpu"))

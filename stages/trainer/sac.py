@@ -16,13 +16,14 @@ there are none), G entropy coefficients: one for all continuous actions together
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from math import log
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -64,8 +65,14 @@ from headrace.stages.trainer.replay.minibatch import (
     statistics_of,
 )
 from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
-from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import (
+    ReplayedRows,
+    ReplayFileError,
+    ReplayMemory,
+    read_replay,
+    replayed_columns,
+    write_replay,
+)
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
 
@@ -190,7 +197,7 @@ class SACTrainer(Trainer):
             "update": self._update.state_dict(),
             "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "episode_rewards": self._episode_rewards.state_dict(),
+            "episode_rewards": self._episode_rewards.sums.state_dict(),
             "reward_scale": None if self._scale is None else self._scale.state_dict(),
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "random": random_state(self._random),
@@ -212,7 +219,7 @@ class SACTrainer(Trainer):
             self._update.load_state_dict(state["update"])
             for signal in self._signals:
                 signal.load_state_dict(state["signals"][signal.name])
-            self._episode_rewards.load_state_dict(state["episode_rewards"])
+            self._episode_rewards.sums.load_state_dict(state["episode_rewards"])
             if self._scale is not None and (scale := state.get("reward_scale")) is not None:
                 self._scale.load_state_dict(scale)
             if self._cloning is not None:
@@ -281,7 +288,8 @@ class SACTrainer(Trainer):
     @flushed_denormals()
     def _learn_all(self) -> None:
         if self._is_due(self._pace.of_policy):
-            self._learn_policy()
+            with self._update.undone_on_failure():
+                self._learn_policy()
         while self._learning and self._is_due(self._pace.of_signals):
             self._learn_signals()
             self._pace.of_signals.count()
@@ -300,7 +308,6 @@ class SACTrainer(Trainer):
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.is_due(ratio)
 
     def _learn_policy(self) -> None:
-        before = self._update.snapshot()
         h, steps = self._hyperparameters, self.context.settings.max_steps
         learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
         found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
@@ -317,7 +324,6 @@ class SACTrainer(Trainer):
             self._pace.of_policy.count()
         table = torch.stack(losses).cpu().numpy()
         if not (np.isfinite(table).all() and self._update.finite()):
-            self._update.restore(before)
             words = not_finite(LOSSES, table, "learning_rate")
             raise NotFiniteError(f"{self.context.behavior}: update at step {self.step}: {words}")
         statistics = {"Policy/Learning Rate": learning_rate}
@@ -449,6 +455,16 @@ def _asks_policy(design: PolicyDesign) -> bool:
     return bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
 
 
+class StepInputs(NamedTuple):
+    """Everything that changes from one gradient step to the next; see `SACUpdate.step`."""
+
+    batch: ReplayMinibatch
+    rewards: Tensor
+    discounts: Tensor
+    noise: Tensor
+    learning_rate: float | Tensor
+
+
 class SACUpdate:
     """One gradient step of all networks on a minibatch.
 
@@ -527,47 +543,38 @@ class SACUpdate:
             learning_rate: the learning rate of all optimizers.
             share: weight of the means over these rows, if other replicas have different rows of the same minibatch.
         """
-        measures = self._take_step(batch, rewards, discounts, noise, learning_rate, share)
+        measures = self._take_step(StepInputs(batch, rewards, discounts, noise, learning_rate), share)
         interval = self.settings.target_update_interval
         if interval > 1 and self.steps % interval == 0:
             self.follow()
         return measures
 
-    def _take_step(
-        self,
-        batch: ReplayMinibatch,
-        rewards: Tensor,
-        discounts: Tensor,
-        noise: Tensor,
-        learning_rate: float,
-        share: float,
-    ) -> UpdateMeasures:
+    def _take_step(self, inputs: StepInputs, share: float = 1.0) -> UpdateMeasures:
         """Take a gradient step; with `target_update_interval` of 1, it includes the move of the targets."""
-        measures = self.find_gradients(batch, rewards, discounts, noise)
+        measures = self.find_gradients(inputs)
         if self.replicas.size > 1:
             of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, measures.losses]
             for tensor in of_all:
                 tensor.mul_(share)
             self.replicas.add_up(*of_all)
         for adam in self._moving:
-            adam.step(learning_rate)
+            adam.step(inputs.learning_rate)
         if self.settings.target_update_interval == 1:
             self.follow()
         return measures
 
-    def find_gradients(
-        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
-    ) -> UpdateMeasures:
-        """Set the gradients of all networks; the arguments are those of `step`.
+    def find_gradients(self, inputs: StepInputs) -> UpdateMeasures:
+        """Set the gradients of all networks.
 
         Each loss is propagated back immediately, while the networks' results are still in the processor's cache.
         """
-        critics, inputs, mask, rows = self.critics.module, batch.critic_inputs, batch.mask, len(rewards)
+        batch, rewards, discounts, noise, _ = inputs
+        critics, seen, mask, rows = self.critics.module, batch.critic_inputs, batch.mask, len(rewards)
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
         # The policy maximises the soft value of its actions.
         drawn = self._draw(batch.actor_inputs, noise[:rows], batch.penalties)
-        soft, negentropies = self._soft_values(critics, inputs, *drawn), drawn[2]
+        soft, negentropies = self._soft_values(critics, seen, *drawn), drawn[2]
         policy_loss = -masked_mean(soft, mask)
         torch.autograd.backward(policy_loss, inputs=self._actor_parameters)
         losses = [policy_loss.detach()]
@@ -576,7 +583,7 @@ class SACUpdate:
             targets = torch.addcmul(rewards, discounts, self._next_values(batch.target_inputs, noise[rows:]))
         taken = list[Tensor]()
         for network in (critics.q1, critics.q2):
-            q = taken_values(network(inputs, batch.continuous), batch.choices)
+            q = taken_values(network(seen, batch.continuous), batch.choices)
             q_loss = half_squared_error(q, targets, mask)
             torch.autograd.backward(q_loss, inputs=self._critic_parameters)
             losses.append(q_loss.detach())
@@ -586,7 +593,7 @@ class SACUpdate:
             values = soft
             losses.append((losses[1] + losses[2]) / 2)
         else:
-            values = critics.value(inputs)
+            values = critics.value(seen)
             value_loss = half_squared_error(values, soft.detach(), mask)
             torch.autograd.backward(value_loss, inputs=self._critic_parameters)
             losses.append(value_loss.detach())
@@ -657,30 +664,23 @@ class SACUpdate:
         """Return the norms of the last gradients of actor and critics."""
         return [float(torch.linalg.vector_norm(flat.gradients)) for flat in (self.actor, self.critics)]
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return a copy of weights and optimizers, for use with `restore`."""
-        values, adams = dict[str, Tensor](), dict[str, Any]()
-        for name, flat in self._groups.items():
-            values[name] = flat.values.clone()
-        for name, adam in self._adams.items():
-            adams[name] = adam.snapshot()
-        return {"values": values, "adams": adams}
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Restore weights and optimizers from a snapshot."""
-        for name, flat in self._groups.items():
-            flat.values.copy_(snapshot["values"][name])
-        for name, adam in self._adams.items():
-            adam.restore(snapshot["adams"][name])
+    @contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Restore weights and optimizers if a `NotFiniteError` is raised in the `with` block."""
+        targets = self.target.values.clone()
+        with ExitStack() as adams:
+            for adam in self._adams.values():
+                adams.enter_context(adam.undone_on_failure())
+            try:
+                yield
+            except NotFiniteError:
+                self.target.values.copy_(targets)
+                raise
 
     def finite(self) -> bool:
         """Return True if all weights are finite."""
-        # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and is fast to
-        # compute.
-        sums = list[Tensor]()
-        for flat in self._groups.values():
-            sums.append(flat.values.sum())
-        return bool(torch.isfinite(torch.stack(sums)).all())
+        # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and fast to compute.
+        return bool(torch.stack([flat.values.sum() for flat in self._groups.values()]).isfinite().all())
 
     def parameter_counts(self) -> dict[str, int]:
         """Return the number of parameters of each network."""

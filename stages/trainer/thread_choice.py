@@ -75,7 +75,5 @@ class ThreadChoice:
 
 def candidates_for(cores: int) -> list[int]:
     """Return the numbers of threads to try on `cores` cores: 1, 2, 4, … and `cores`."""
-    found = [1]
-    while 2 * found[-1] <= cores:
-        found.append(2 * found[-1])
-    return found if found[-1] == max(1, cores) else [*found, cores]
+    powers = [2**power for power in range(max(1, cores).bit_length())]
+    return powers if powers[-1] >= cores else [*powers, cores]

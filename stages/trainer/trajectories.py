@@ -75,27 +75,17 @@ def split(
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    begun, rest = kept > 0, kept < lengths
-    parted = begun & rest
-    ends = (starts + kept)[parted]
-    head = {name: column[begun] for name, column in trajectories.items()}
-    head["lengths"] = kept[begun]
-    changes = {name: rows[of][ends] for name, of in following.items()}
-    for name, value in {**_GOES_ON, **changes}.items():
-        if name in head:
-            head[name][parted[begun]] = value
-    tail = {name: column[rest] for name, column in trajectories.items()}
-    tail["lengths"] = (lengths - kept)[rest]
-    for name, of in preceding.items():
-        tail[name][parted[rest]] = rows[of][ends - 1]
-    number = np.arange(int(lengths.sum())) - starts.repeat(lengths)
-    chosen = number < kept.repeat(lengths)
-    at = int(kept.sum())
-    if chosen[:at].all():  # contiguous rows need no copies
-        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (slice(at), slice(at, None)))
-    else:
-        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (chosen, ~chosen))
-    return (first, head), (rows_left, tail)
+    parted = (kept > 0) & (kept < lengths)
+    begun = np.union1d(starts, (starts + kept)[parted])
+    pieces = _pieces(rows, trajectories, begun, following, preceding)
+    first = begun < np.repeat(starts + kept, 1 + parted)
+    chosen, at = np.repeat(first, pieces["lengths"]), int(kept.sum())
+    contiguous = bool(chosen[:at].all())  # contiguous rows need no copies
+    of_first, of_rest = (slice(at), slice(at, None)) if contiguous else (chosen, ~chosen)
+    return (
+        ({name: column[of_first] for name, column in rows.items()}, {n: column[first] for n, column in pieces.items()}),
+        ({name: column[of_rest] for name, column in rows.items()}, {n: column[~first] for n, column in pieces.items()}),
+    )
 
 
 def cut_every(
@@ -117,24 +107,27 @@ def cut_every(
         preceding: maps each trajectory column that holds a previous value to the row column of that value.
     """
     lengths = trajectories["lengths"]
+    count, starts = int(lengths.sum()), np.cumsum(lengths, dtype=np.int64) - lengths
+    begun = np.union1d(starts, np.arange(-before % length, count, length))
+    return trajectories if len(begun) == len(starts) else _pieces(rows, trajectories, begun, following, preceding)
+
+
+def _pieces(
+    rows: Columns, trajectories: Columns, begun: Numbers, following: Mapping[str, str], preceding: Mapping[str, str]
+) -> Columns:
+    """Return the columns of the pieces that begin at the rows `begun`, ascending; every trajectory begins at one."""
+    lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    first, last = (before + starts) // length, (before + starts + lengths - 1) // length
-    counts = last - first + 1
-    if not (counts > 1).any():
-        return trajectories
-    whole = np.repeat(np.arange(len(lengths)), counts)
-    number = np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begun = np.where(number == 0, starts[whole], (first[whole] + number) * length - before)
-    goes_on = number < counts[whole] - 1
+    whole = np.searchsorted(starts, begun, side="right") - 1
+    inner = begun > starts[whole]
+    goes_on = np.append(inner[1:], False)
     pieces = {name: column[whole] for name, column in trajectories.items()}
     pieces["lengths"] = np.diff(begun, append=int(lengths.sum()))
-    ends = begun[1:][goes_on[:-1]]
-    changes = {name: rows[of][ends] for name, of in following.items()}
-    for name, value in {**_GOES_ON, **changes}.items():
+    for name, value in {**_GOES_ON, **{name: rows[of][begun[inner]] for name, of in following.items()}}.items():
         if name in pieces:
             pieces[name][goes_on] = value
     for name, of in preceding.items():
-        pieces[name][number > 0] = rows[of][begun[number > 0] - 1]
+        pieces[name][inner] = rows[of][begun[inner] - 1]
     return pieces
 
 
@@ -197,22 +190,25 @@ class AgentTable:
     """Values [width] kept for each agent in the middle of an episode."""
 
     def __init__(self, width: int, dtype: str) -> None:
-        self._agents = np.empty(0, np.int64)  # ascending
-        self._episodes = np.empty(0, np.int64)
-        self._heard = np.empty(0, np.int64)
-        self._values = np.empty((0, width), dtype)
+        self._columns: dict[str, NDArray[Any]] = {  # in the ascending order of agents
+            "agents": np.empty(0, np.int64),
+            "episodes": np.empty(0, np.int64),
+            "heard": np.empty(0, np.int64),
+            "values": np.empty((0, width), dtype),
+        }
 
     def __len__(self) -> int:
-        return len(self._agents)
+        return len(self._columns["agents"])
 
     def values_of(self, agents: Numbers, episodes: Numbers) -> NDArray[Any]:
         """Return the values [n, width] of agents in these episodes, as a new array; zeros for unknown agents."""
-        values = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
-        if not len(self._agents):
+        known, kept = self._columns["agents"], self._columns["values"]
+        values = np.zeros((len(agents), kept.shape[1]), kept.dtype)
+        if not len(known):
             return values
-        at = np.minimum(np.searchsorted(self._agents, agents), len(self._agents) - 1)
-        kept = (self._agents[at] == agents) & (self._episodes[at] == episodes)
-        values[kept] = self._values[at[kept]]
+        at = np.minimum(np.searchsorted(known, agents), len(known) - 1)
+        found = (known[at] == agents) & (self._columns["episodes"][at] == episodes)
+        values[found] = kept[at[found]]
         return values
 
     def keep(
@@ -232,23 +228,16 @@ class AgentTable:
             ended: [n] true if the episode has ended.
             update: the update's number, ascending.
         """
-        stay = ~np.isin(self._agents, agents) & (self._heard > update - PATIENCE)
-        on = ~ended
-        joined = np.concatenate([self._agents[stay], agents[on]])
-        order = np.argsort(joined, kind="stable")
-        self._agents = joined[order]
-        self._episodes = np.concatenate([self._episodes[stay], episodes[on]])[order]
-        self._heard = np.concatenate([self._heard[stay], np.full(int(on.sum()), update)])[order]
-        self._values = np.concatenate([self._values[stay], values[on].astype(self._values.dtype)])[order]
+        columns, on = self._columns, ~ended
+        stay = ~np.isin(columns["agents"], agents) & (columns["heard"] > update - PATIENCE)
+        order = np.argsort(np.concatenate([columns["agents"][stay], agents[on]]), kind="stable")
+        new = {"agents": agents, "episodes": episodes, "heard": np.full(len(agents), update), "values": values}
+        for name, column in columns.items():
+            columns[name] = np.concatenate([column[stay], new[name][on].astype(column.dtype)])[order]
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the columns."""
-        return {
-            "agents": self._agents.copy(),
-            "episodes": self._episodes.copy(),
-            "heard": self._heard.copy(),
-            "values": self._values.copy(),
-        }
+        return {name: column.copy() for name, column in self._columns.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`.
@@ -256,13 +245,10 @@ class AgentTable:
         Raises:
             StageError: if the state's rows have a different width.
         """
-        got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
+        got, expected = np.shape(state["values"])[1:], self._columns["values"].shape[1:]
         if got != expected:
             raise StageError(f"table of agents: expected rows of shape {expected}, got {got}")
-        self._agents = np.array(state["agents"], np.int64)
-        self._episodes = np.array(state["episodes"], np.int64)
-        self._heard = np.array(state["heard"], np.int64)
-        self._values = np.array(state["values"], self._values.dtype)
+        self._columns = {name: np.array(state[name], column.dtype) for name, column in self._columns.items()}
 
 
 def add_to_episodes(

@@ -60,7 +60,7 @@ def test_demonstrations_of_a_case_are_recorded_and_found(tmp_path):
     assert len(demonstrations) == 20
     assert demonstrations.episode_lengths.tolist() == [5] * 4
     assert demonstrations.terminated.all()
-    goals = demonstrations.observations.vectors[:, 0]
+    goals = demonstrations.observations[0][:, 0]
     assert (demonstrations.choices[:, 0] == (goals > 0)).all()
     assert block["behavioral_cloning"]["demo_path"] == "<demonstrations>"
 

@@ -11,7 +11,7 @@ from run_configs import INLINE, Plain, cartpole, changed, remembering, sac, unro
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
-from headrace.stages.trainer.input_tracking import VARIABLE
+from headrace.stages.trainer.deliveries import VARIABLE
 
 
 def central(plain: Plain, **changes: object) -> Plain:

@@ -17,7 +17,7 @@ from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, sac, volley
 from run_folders import read_whole_checkpoint
 from runs import COMMAND, run_here
 
-from headrace.stages.trainer.input_tracking import VARIABLE
+from headrace.stages.trainer.deliveries import VARIABLE
 
 LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=1000)
 """A run with process hosts that goes on until it is stopped, with many checkpoints."""

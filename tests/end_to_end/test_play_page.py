@@ -104,7 +104,7 @@ def test_a_player_moves_an_agent_and_the_recording_trains_a_clone(start, browser
     block = {"trainer_type": "bc", "max_steps": 1000, "hyperparameters": cloning, "summary_freq": 1000}
     run_here({"behaviors": {"Volley": block}, "env_settings": {"seed": 1}}, tmp_path, "clone")
     model = read_model(find_model(str(tmp_path / "clone")))
-    made = model.make_policy().act((seen.observations.vectors,), None, None, deterministic=True)
+    made = model.make_policy().act((seen.observations[0],), None, None, deterministic=True)
     assert (made.actions.discrete == seen.choices).all(axis=1).mean() > 0.8
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+from zipfile import ZipFile
 
 import pytest
 from run_configs import INLINE, Plain, changed, sac
@@ -13,6 +14,7 @@ from run_folders import weights_digest
 from runs import run_here
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.stages.trainer.replay.replay_memory import HEADER
 
 
 def sharded(kind: str, replicas: int, **changes: object) -> Plain:
@@ -27,10 +29,8 @@ def rows_in_files(run_folder, shards: int) -> list[int]:
     assert checkpoint is not None
     rows = []
     for shard in range(shards):
-        data = (checkpoint.folder / f"replay-Pendulum-{shard}.bin").read_bytes()
-        begin = data.index(b"{")
-        length = int.from_bytes(data[begin - 8 : begin], "little")
-        facts = json.loads(data[begin : begin + length])["facts"]
+        with ZipFile(checkpoint.folder / f"replay-Pendulum-{shard}.bin") as archive:
+            facts = json.loads(archive.read(HEADER))["facts"]
         rows.append(min(facts["count"], facts["buffer_size"]))
     return rows
 

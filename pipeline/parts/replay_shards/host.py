@@ -18,8 +18,7 @@ from headrace.queues.ends import ItemSource, Sender
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.replay.replay_memory import ReplayMemory
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import ReplayFileError, ReplayMemory, read_replay, write_replay
 from headrace.stages.trainer.replay.sharded_replay import ReplayShard, deal, shard_capacity
 
 

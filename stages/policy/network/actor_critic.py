@@ -5,9 +5,9 @@ Actors run the stack's acting part in NumPy (`numpy_policy`), with names and sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import sqrt
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import FROM_UNITS, PolicyDesign
 from headrace.stages.policy.network.body import LOGITS_GAIN, MU_GAIN, ActorNetwork, NetworkBody, without_normalizer
-from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors, seeded, write_named
+from headrace.stages.policy.network.flat_parameters import FlatVectors, seeded, write_named
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import (
     ACTION_GAIN,
+    ACTIVATIONS,
     HIDDEN_GAIN,
     VALUE_GAIN,
     Inputs,
-    compiled_layer,
     draw_weights,
     host_copies,
     write_tanh,
@@ -46,38 +46,39 @@ def _tanh(x: Tensor) -> Tensor:
     return torch.add(_MINUS_ONE, torch.sigmoid(x + x), alpha=2.0)
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "swish": torch.nn.functional.silu,
-    "tanh": _tanh,
-    "relu": torch.relu,
-    "elu": torch.nn.functional.elu,
-    "gelu": torch.nn.functional.gelu,
-    "leaky_relu": torch.nn.functional.leaky_relu,
-}
-
-
-def _head(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    """Compute a layer with few outputs [B, H], without a graph; NumPy's matmul is ten times as fast as torch's here."""
-    bias, weight = layer
-    return torch.from_numpy(np.matmul(x.numpy(), weight.detach().numpy())).add_(bias)
-
-
 class TrainedActor(FlatVectors):
-    """An actor, and other parts that are trained with it; all parameters are in one flat vector."""
+    """An actor, and other parts that are trained with it; all parameters are in one flat vector.
 
-    acting_views: Mapping[str, Tensor]
-    """Views of the actor's parameters, without the normaliser's, keyed by their names in `PolicyUpdate.layout`."""
-    log_sigma: Tensor | None
-    """[C] log standard deviation of continuous actions, shared by all states; None if it depends on the state."""
-    squashed: bool
-    """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
-    shared: bool
-    """Whether all parts share a body."""
+    Args:
+        parameters: leaf tensors keyed by name, which become views into `values`.
+        log_sigma: [C] log standard deviation of continuous actions, shared by all states; None if it depends on the
+            state.
+        squashed: whether continuous actions are the tanh of a draw from the heads' Gaussian.
+        shared: whether all parts share a body.
+
+    Attributes:
+        acting_views: views of the actor's parameters, without the normaliser's, keyed by their names in
+            `PolicyUpdate.layout`.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], log_sigma: Tensor | None, squashed: bool, shared: bool
+    ) -> None:
+        super().__init__(parameters)
+        self.acting_views = self._views_of_actor(parameters)
+        self.log_sigma, self.squashed, self.shared = log_sigma, squashed, shared
+
+    def _views_of_actor(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Select the actor's tensors from all `named` ones, as views with names and shapes as in `acting_views`."""
+        raise NotImplementedError
 
     @property
     def acting(self) -> Tensor:
         """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
-        raise NotImplementedError
+        mask = torch.zeros_like(self.values)
+        for view in self._views_of_actor(self.named_views(mask)).values():
+            view.fill_(1.0)
+        return mask
 
     @property
     def parts(self) -> Tensor:
@@ -110,7 +111,7 @@ class ActorCritic(TrainedActor):
     The arguments are those of `make_actor_critic`; the design must be plain, and not squashed.
 
     Raises:
-        StageError: if the design needs a different network, or the activation is unknown.
+        StageError: if the design needs a different network.
     """
 
     def __init__(
@@ -128,42 +129,40 @@ class ActorCritic(TrainedActor):
                 "network, and samples actions from a plain Gaussian; make_actor_critic returns a network that fits"
             )
         settings = design.settings
-        if settings.activation not in _ACTIVATIONS:
-            raise StageError(
-                f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
-            )
         self.activation: str = settings.activation
         """Name of the activation function."""
         self.layers = len(settings.widths)
         """Number of hidden layers."""
-        self._activation = _ACTIVATIONS[settings.activation]
-        if settings.activation == "tanh" and not accelerated:
-            self._activation = torch.tanh
-        self._towers, self.shared = 1 if shared_critic else 2, shared_critic
+        tanh = accelerated and self.activation == "tanh"
+        self._activation = _tanh if tanh else ACTIVATIONS[self.activation]().forward
+        self._towers = 1 if shared_critic else 2
         self.products = HiddenProducts(design.products)
         self._plain = design.products.plain
         initial = _initial_parameters(design, signals, self._towers, random)
-        super().__init__({name: array.shape for name, array in initial.items()}, device)
-        self.parameters = self._leaves()
-        """Leaf tensors keyed by name (`body.<layer>.weight` [T, in, out], …), views into `values`."""
-        self.acting_views = self._acting_views(self.parameters)
-        self.load(initial)
-        layers = range(len(settings.widths))
-        self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
+        kind = torch.get_default_dtype()
+        leaves = {name: torch.from_numpy(array).to(device, kind).requires_grad_() for name, array in initial.items()}
+        super().__init__(leaves, leaves.get("log_sigma"), False, shared_critic)
+        self._body = [(leaves[f"body.{i}.bias"], leaves[f"body.{i}.weight"]) for i in range(self.layers)]
+        self._action, self._value = [(leaves[f"{head}.bias"], leaves[f"{head}.weight"]) for head in ("action", "value")]
         narrow = accelerated and device == "cpu" and max(settings.widths) < FROM_UNITS
         self._compiles = narrow and compiled.compiles(self.activation, settings.widths, self.values.dtype)
-        self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
-        self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
-        self.log_sigma = self.parameters.get("log_sigma")
-        self.squashed = False
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the action head outputs [B, continuous + choices] (means, logits) and values [B, S] for B rows."""
         x = inputs.vectors.expand(self._towers, *inputs.vectors.shape)
         if self._compiles and not torch.is_grad_enabled():
+            here: NDArray[np.float32] = x.numpy()
             for bias, weight in self._body:
-                x = compiled_layer(x, weight, bias, self.activation)
-            return _head(self._action, x[0]), _head(self._value, x[-1])
+                out = np.empty((*here.shape[:2], weight.shape[2]), np.float32)
+                scratch = np.empty_like(out) if self.activation == "swish" else out
+                arrays = here, weight.detach().numpy(), bias.detach().numpy(), scratch, out
+                compiled.kernels.forward(*arrays, compiled.ACTIVATIONS[self.activation])
+                here = out
+            heads, values = (  # with few outputs, NumPy's matmul is ten times as fast as torch's
+                torch.from_numpy(np.matmul(encoding, weight.detach().numpy())).add_(bias)
+                for (bias, weight), encoding in ((self._action, here[0]), (self._value, here[-1]))
+            )
+            return heads, values
         for bias, weight in self._body:
             x = torch.baddbmm(bias, x, weight) if self._plain else self.products.stacked(bias, x, weight)
             x = self._activation(x)
@@ -177,14 +176,6 @@ class ActorCritic(TrainedActor):
         """Return the values [B, S] for B rows, and None in place of memories."""
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
-    @property
-    def acting(self) -> Tensor:
-        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
-        of_actor = torch.zeros_like(self.values)
-        for view in self._acting_views(self.named_views(of_actor)).values():
-            view.fill_(1.0)
-        return of_actor
-
     def _encoded(self, tower: int, inputs: Inputs) -> Tensor:
         """Return the output of one tower's last hidden layer."""
         x = inputs.vectors
@@ -192,22 +183,15 @@ class ActorCritic(TrainedActor):
             x = self._activation(self.products.stacked(bias[tower], x, weight[tower]))
         return x
 
-    def _acting_views(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _views_of_actor(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return views of the first tower and the action layer, named and shaped as in `design.policy_layout`."""
         views = {}
-        for name, parameter in parameters.items():
+        for name, tensor in named.items():
             if name.startswith("body."):
-                tower = parameter.detach()[0]
+                tower = tensor.detach()[0]
                 views[name] = tower if name.endswith("weight") else tower.view(-1)
             elif not name.startswith("value."):
-                views[name] = parameter.detach()
-        return views
-
-    def _leaves(self) -> dict[str, Tensor]:
-        views, gradients = self.named_views(self.values), self.named_views(self.gradients)
-        for name, view in views.items():
-            view.requires_grad_()
-            view.grad = gradients[name]
+                views[name] = tensor.detach()
         return views
 
 
@@ -224,13 +208,20 @@ def _initial_parameters(
     settings, actions = design.settings, design.spec.actions
     width, how = ObservationLayout(design.spec).vector_size, settings.initial_weights
 
+    def uniform(shape: tuple[int, ...], bound: float) -> NDArray[np.float32]:
+        return random.uniform(-bound, bound, shape).astype(np.float32)
+
     def drawn(shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
+        *stack, inputs, outputs = shape
         if how == "torch":
-            return _uniform(random, shape, 1.0 / sqrt(shape[-2]))
-        return orthogonal_weights(random, shape, gain) if how == "orthogonal" else _kaiming(random, shape)
+            return uniform(shape, 1.0 / sqrt(inputs))
+        if how == "orthogonal":  # see `layers.draw_weights`
+            normal = random.standard_normal((*stack, outputs, inputs), np.float32)
+            return orthogonalised(normal, gain).swapaxes(-1, -2)
+        return random.standard_normal(shape, np.float32) / np.float32(sqrt(inputs))
 
     def bias(shape: tuple[int, ...]) -> NDArray[np.float32]:
-        return _uniform(random, shape, 1.0 / sqrt(width)) if how == "torch" else np.zeros(shape, np.float32)
+        return uniform(shape, 1.0 / sqrt(width)) if how == "torch" else np.zeros(shape, np.float32)
 
     for layer, units in enumerate(settings.widths):
         parameters[f"body.{layer}.weight"] = drawn((towers, width, units), HIDDEN_GAIN)
@@ -245,28 +236,13 @@ def _initial_parameters(
     parameters["action.bias"] = bias((continuous + choices,))
     # Each reward signal has its own head with one output.
     if how == "default":
-        parameters["value.weight"] = _uniform(random, (width, signals), sqrt(6.0 / (width + 1)))
+        parameters["value.weight"] = uniform((width, signals), sqrt(6.0 / (width + 1)))
     else:
         parameters["value.weight"] = drawn((signals, width, 1), VALUE_GAIN)[:, :, 0].T.copy()
     parameters["value.bias"] = bias((signals,))
     if continuous:
         parameters["log_sigma"] = np.full(continuous, settings.initial_log_std, np.float32)
     return parameters
-
-
-def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Draw normal weights [..., fan_in, fan_out] with std 1/sqrt(fan_in)."""
-    return random.standard_normal(shape, np.float32) / np.float32(sqrt(shape[-2]))
-
-
-def _uniform(random: np.random.Generator, shape: tuple[int, ...], bound: float) -> NDArray[np.float32]:
-    return random.uniform(-bound, bound, shape).astype(np.float32)
-
-
-def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
-    """Draw orthogonal weights [..., fan_in, fan_out], multiplied by a gain; see `layers.draw_weights`."""
-    *stack, inputs, outputs = shape
-    return orthogonalised(random.standard_normal((*stack, outputs, inputs), np.float32), gain).swapaxes(-1, -2)
 
 
 def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float32]:
@@ -291,21 +267,22 @@ class WithActor(nn.Module):
 Trained = TypeVar("Trained", bound=WithActor)
 
 
-class FlatActor(FlatParameters[Trained], TrainedActor):
+class FlatActor(TrainedActor, Generic[Trained]):
     """A `TrainedActor` for a module with an actor and possibly other parts, which may share the actor's body."""
 
     def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
-        super().__init__(module, device)
-        self.log_sigma, self.squashed, self.shared = module.actor.common_log_sigma, module.actor.squashed, shared
-        self.acting_views = module.actor.acting_views(dict(module.actor.named_parameters()))
+        self.module: Trained = module.to(device)
+        actor = module.actor
+        super().__init__(dict(module.named_parameters()), actor.common_log_sigma, actor.squashed, shared)
 
-    @property
-    def acting(self) -> Tensor:
-        """[len(values)] mask: 1 for the values that actions depend on, 0 for all others."""
-        of_actor = torch.zeros_like(self.values)
-        for name, view in self.named_views(of_actor).items():
-            view.fill_(name.startswith("actor."))
-        return of_actor
+    def _views_of_actor(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        own = {name: named[f"actor.{name}"] for name, _ in self.module.actor.named_parameters()}
+        return self.module.actor.acting_views(own)
+
+    def heads(self, inputs: Inputs) -> Tensor:
+        """Return the action head outputs [B, H] for B rows, with the actor's memories."""
+        found: Tensor = self.module.actor(inputs)[0]
+        return found
 
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):
@@ -331,11 +308,6 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
         encoding, _ = actor.body(inputs)
         of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
         return actor.heads(encoding), self.module.value(of_critic)
-
-    def heads(self, inputs: Inputs) -> Tensor:
-        """Return the action head outputs [B, H] for B rows, with the actor's memories."""
-        found: Tensor = self.module.actor(inputs)[0]
-        return found
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return values [B, S], and the critic's memories [B / L, m] after each sequence's last row, if any.

@@ -26,13 +26,13 @@ from headrace.stages.policy.network.layers import (
     ACTIVATIONS,
     Inputs,
     draw_weights,
-    heads_with_spreads,
     hidden_linear,
     host_copies,
     layer_norm,
     linear,
 )
 from headrace.stages.policy.observations import ObservationLayout
+from headrace.stages.policy.state_noise import EPSILON
 
 
 class KindEncoder(Protocol):
@@ -163,12 +163,8 @@ class Memory(nn.Module):
             Outputs [B, m / 2], and the memories [B / L, m] after each sequence's last row.
         """
         sequences = features.view(len(features) // length, length, features.shape[1])
-        if memories is None:
-            outputs, (h, c) = self.lstm(sequences)
-        else:
-            before = memories.unsqueeze(0)
-            h, c = before[..., : self.size].contiguous(), before[..., self.size :].contiguous()
-            outputs, (h, c) = self.lstm(sequences, (h, c))
+        before = None if memories is None else tuple(half.contiguous() for half in memories[None].chunk(2, dim=2))
+        outputs, (h, c) = self.lstm(sequences, before)
         return outputs.reshape(-1, self.size), torch.cat((h, c), dim=2).squeeze(0)
 
 
@@ -341,9 +337,15 @@ class ActorNetwork(nn.Module):
         outputs: Tensor = self.action(encoding)
         if self._gsde is None or self.log_sigma is None:
             return outputs
-        seen = encoding if self._learns_by_noise else encoding.detach()
-        expln, limit = self._gsde.use_expln, self._mean_limit
-        return heads_with_spreads(outputs, seen, self.log_sigma, self._continuous, expln, limit)
+        # Gives gSDE the same spreads as `stages/policy/state_noise.py`.
+        log_sigma, sigma = self.log_sigma, self.log_sigma.exp()
+        if self._gsde.use_expln:
+            above = (log_sigma.clamp(min=0.0) + EPSILON).log1p() + 1.0
+            sigma = torch.where(log_sigma > 0, above, log_sigma.clamp(max=0.0).exp())
+        seen, c, limit = encoding if self._learns_by_noise else encoding.detach(), self._continuous, self._mean_limit
+        variances = seen.square() @ sigma.square().expand(-1, c)
+        means = outputs[:, :c].clamp(-limit, limit) if limit else outputs[:, :c]
+        return torch.cat([means, 0.5 * (variances + EPSILON).log(), outputs[:, c:]], dim=1)
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of all parameters except the normaliser's, with names and shapes as in `PolicyUpdate.layout`.

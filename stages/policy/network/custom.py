@@ -60,19 +60,26 @@ class CustomNetwork(nn.Module):
 
     def __init__(self, design: PolicyDesign) -> None:
         super().__init__()
-        reference = design.settings.network
+        reference, specs, layout = design.settings.network, design.spec.observations, ObservationLayout(design.spec)
         assert reference is not None, "only for designs that name a network"
         self._label = f"{design.spec.behavior_id}: {design.key}.network {reference!r}"
-        path = ("behaviors", design.spec.name, *design.key.split("."), "network")
-        self._specs = design.spec.observations
-        layout = ObservationLayout(design.spec)
-        self._vector_size = layout.vector_size
-        self._columns = dict(layout.vectors)
+        self._specs, self._columns = specs, dict(layout.vectors)
         self._others = {index: at for at, index in enumerate(layout.others)}
-        self.network = self._make(find_network(reference, design.folder, path, self._label), design)
-        self.size = self._encoding_size()
-        self.goal_size = 0
-        self._try()
+        path = ("behaviors", design.spec.name, *design.key.split("."), "network")
+        make = find_network(reference, design.folder, path, self._label)
+        self.network: nn.Module = self._guarded(
+            lambda: make(specs, design.settings), "could not be created with (observations, settings)"
+        )
+        self._check_layers()
+        size = getattr(self.network, "encoding_size", None)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise StageError(
+                f"{self._label}: its attribute encoding_size, the width of what forward returns, must be a positive "
+                f"integer, got {size!r}; set it in __init__"
+            )
+        self.size, self.goal_size = size, 0
+        zeros = [torch.zeros(_TRIED_ROWS, *specs[index].shape) for index in layout.others]
+        self._try(Inputs(torch.zeros(_TRIED_ROWS, layout.vector_size), tuple(zeros)))
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, None]:
         """Return the encoding [B, size] of B rows, and no memories."""
@@ -81,20 +88,17 @@ class CustomNetwork(nn.Module):
 
     def _observations(self, inputs: Inputs) -> tuple[Tensor, ...]:
         """Return one float32 tensor per observation, in spec order."""
-        return tuple(self._observation(inputs, index) for index in range(len(self._specs)))
+        observations = []
+        for index, spec in enumerate(self._specs):
+            if index in self._columns:
+                observations.append(inputs.vectors[:, self._columns[index]])
+            else:
+                other = inputs.others[self._others[index]]
+                observations.append(pixels(other) if OBSERVATION_KINDS[spec.kind].pixels else other.float())
+        return tuple(observations)
 
-    def _observation(self, inputs: Inputs, index: int) -> Tensor:
-        if index in self._columns:
-            return inputs.vectors[:, self._columns[index]]
-        other = inputs.others[self._others[index]]
-        return pixels(other) if OBSERVATION_KINDS[self._specs[index].kind].pixels else other.float()
-
-    def _make(self, network_class: type[nn.Module], design: PolicyDesign) -> nn.Module:
-        network: nn.Module = self._guarded(
-            lambda: network_class(design.spec.observations, design.settings),
-            "could not be created with (observations, settings)",
-        )
-        for name, module in network.named_modules():
+    def _check_layers(self) -> None:
+        for name, module in self.network.named_modules():
             # Running statistics are not parameters, so they would not be sent to actors or saved in checkpoints with
             # the weights.
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
@@ -102,26 +106,12 @@ class CustomNetwork(nn.Module):
                     f"{self._label}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which the "
                     "actors do not receive; use nn.LayerNorm or nn.GroupNorm, or normalize: true for vectors"
                 )
-        for name, parameter in network.named_parameters():
+        for name, parameter in self.network.named_parameters():
             if parameter.dtype != torch.float32:
                 raise StageError(f"{self._label}: its parameter {name!r} is {parameter.dtype}; expected torch.float32")
-        return network
 
-    def _encoding_size(self) -> int:
-        size = getattr(self.network, "encoding_size", None)
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise StageError(
-                f"{self._label}: its attribute encoding_size, the width of what forward returns, must be a positive "
-                f"integer, got {size!r}; set it in __init__"
-            )
-        return size
-
-    def _try(self) -> None:
+    def _try(self, zeros: Inputs) -> None:
         """Run the module once on zeros, so mistakes are reported before training."""
-        zeros = Inputs(
-            torch.zeros(_TRIED_ROWS, self._vector_size),
-            tuple(torch.zeros(_TRIED_ROWS, *self._specs[index].shape) for index in self._others),
-        )
         shapes = [tuple(observation.shape) for observation in self._observations(zeros)]
         with torch.no_grad():
             encoding = self._guarded(lambda: self(zeros)[0], f"failed on observations of shapes {shapes}")

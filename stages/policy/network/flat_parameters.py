@@ -7,7 +7,6 @@ networks, which most game agents have, dispatch dominates the cost, not arithmet
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headrace.stages.errors import StageError
+from headrace.stages.policy.design import check_tensors
 from headrace.stages.policy.network.layers import host_copies
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -23,25 +22,23 @@ Module = TypeVar("Module", bound=nn.Module)
 
 # In small networks the number of calls dominates the cost, not the arithmetic (docs/decisions/037).
 class FlatVectors:
-    """Named parameters that are views into one flat vector; their gradients are views into another.
+    """Parameters that are views into one flat vector; their gradients are views into another.
 
     Args:
-        shapes: the parameters' shapes, keyed by name.
-        device: the torch device that holds the parameters.
+        parameters: leaf tensors keyed by name, all on one device; they become views into `values`.
 
     Attributes:
-        parameters: leaf tensors keyed by name, views into `values`.
+        values: all parameters, concatenated.
+        gradients: gradients of `values`, which backward accumulates; the caller must zero them.
     """
 
-    parameters: Mapping[str, Tensor]
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: str | torch.device) -> None:
-        size = sum(map(prod, shapes.values()))
-        self.values = torch.zeros(size, device=device)
-        """All parameters, concatenated."""
-        self.gradients = torch.zeros(size, device=device)
-        """Gradients of `values`, which backward accumulates; the caller must zero them."""
-        self._shapes = shapes
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self.parameters = parameters
+        self.values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters.values()])
+        self.gradients = torch.zeros_like(self.values)
+        views, gradients = self.named_views(self.values), self.named_views(self.gradients)
+        for name, parameter in parameters.items():
+            parameter.data, parameter.grad = views[name], gradients[name]
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """Return host copies of all parameters, keyed by name."""
@@ -58,7 +55,9 @@ class FlatVectors:
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views into a vector as long as `values`, such as Adam's moments, keyed by parameter name."""
-        return split_named(flat, self._shapes)
+        pieces = torch.split(flat.detach(), [parameter.numel() for parameter in self.parameters.values()])
+        named = zip(self.parameters.items(), pieces, strict=True)
+        return {name: piece.view(parameter.shape) for (name, parameter), piece in named}
 
 
 class FlatParameters(FlatVectors, Generic[Module]):
@@ -71,15 +70,7 @@ class FlatParameters(FlatVectors, Generic[Module]):
 
     def __init__(self, module: Module, device: str | torch.device = "cpu") -> None:
         self.module: Module = module.to(device)
-        named = list(module.named_parameters())
-        super().__init__({name: tuple(parameter.shape) for name, parameter in named}, device)
-        views, gradients = self.named_views(self.values), self.named_views(self.gradients)
-        with torch.no_grad():
-            for name, parameter in named:
-                views[name].copy_(parameter)
-                parameter.data = views[name]
-                parameter.grad = gradients[name]
-        self.parameters = dict(named)
+        super().__init__(dict(module.named_parameters()))
 
 
 def seeded(random: np.random.Generator, make: Callable[[], Module]) -> Module:
@@ -89,12 +80,6 @@ def seeded(random: np.random.Generator, make: Callable[[], Module]) -> Module:
         return make()
 
 
-def split_named(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Split a vector into consecutive views, one per shape."""
-    pieces = torch.split(flat.detach(), [prod(shape) for shape in shapes.values()])
-    return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
-
-
 def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: str) -> None:
     """Copy arrays into the tensors of the same names, after checking all of them.
 
@@ -102,18 +87,8 @@ def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: s
         StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
             changed.
     """
-    unknown = sorted(set(state) - set(targets))
-    if unknown:
-        raise StageError(f"{what}: tensor {unknown[0]!r} is not part of this network, which has {sorted(targets)}")
-    for name, target in targets.items():
-        if name not in state:
-            raise StageError(f"{what}: tensor {name!r} is missing; expected shape {tuple(target.shape)}")
-        got = np.shape(state[name])
-        if got != tuple(target.shape):
-            raise StageError(
-                f"{what}: tensor {name!r}: expected shape {tuple(target.shape)}, got {got}; "
-                "was it saved with other network_settings or another environment?"
-            )
+    got = [(name, np.shape(array)) for name, array in state.items()]
+    check_tensors(what, got, tuple((name, tuple(target.shape)) for name, target in targets.items()))
     with torch.no_grad():
         for name, target in targets.items():
             target.copy_(torch.from_numpy(np.array(state[name], np.float32)))

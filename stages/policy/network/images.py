@@ -18,7 +18,7 @@ from headrace.config.network_settings import IMAGE_ENCODERS
 from headrace.queues.specs import ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
-from headrace.stages.policy.design import TORCHS_OWN, PolicyDesign, ProductSettings
+from headrace.stages.policy.design import TORCHS_OWN, PolicyDesign
 from headrace.stages.policy.network.layers import hidden_linear
 from headrace.stages.policy.network.products import encoding_in
 
@@ -33,39 +33,34 @@ def pixels(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 class VisualEncoder(nn.Module):
-    """Encodes one image as one vector.
+    """Encodes one image as one vector, as wide as the first hidden layer.
 
     Args:
         observation: an image, [channels, height, width] or, `channels_last`, [height, width, channels].
-        kind: a key of `IMAGE_ENCODERS`.
-        outputs: width of the vector.
-        behavior: the behaviour id, for messages.
-        key: path of the network's settings in the behaviour's block, for messages.
-        products: precision of the convolutions and the layer after them.
+        design: the policy's design.
 
     Raises:
         StageError: if the image is too small for the encoder; the message says which encoders fit.
     """
 
-    def __init__(
-        self,
-        observation: ObservationSpec,
-        kind: str,
-        outputs: int,
-        behavior: str,
-        key: str,
-        products: ProductSettings = TORCHS_OWN,
-    ) -> None:
+    def __init__(self, observation: ObservationSpec, design: PolicyDesign) -> None:
         super().__init__()
-        channels, height, width = _size(observation)
-        _check(observation, kind, height, width, behavior, key)
-        self.entry = IMAGE_ENCODERS[kind]
+        kind, products, shape = design.settings.vis_encode_type, design.products, observation.shape
+        channels, height, width = shape[-1:] + shape[:-1] if observation.channels_last else shape
+        self.entry, side = IMAGE_ENCODERS[kind], min(height, width)
+        if side < self.entry.smallest_side:
+            fitting = [name for name, encoder in IMAGE_ENCODERS.items() if side >= encoder.smallest_side]
+            raise StageError(
+                f"{design.spec.behavior_id}: observation {observation.name!r} is an image of {height}×{width} pixels "
+                f"(height×width), too small for {design.key}.vis_encode_type {kind!r}, which needs "
+                f"{self.entry.smallest_side} on both sides; encoders that fit: {', '.join(fitting) or 'none'}"
+            )
         self.features = load_attribute(self.entry.layers, None, "image encoder")(channels)
         with torch.no_grad():
             seen = self.features(torch.zeros(1, channels, height, width)).numel()
         # Inside autocast, torch's own layer does the rounding.
         exact = TORCHS_OWN if products.images_rounded else replace(products, rounded_from=0)
-        self.dense = hidden_linear(seen, outputs, exact, _DENSE_GAIN)
+        self.dense = hidden_linear(seen, design.settings.widths[0], exact, _DENSE_GAIN)
         self.activation: nn.Module = load_attribute(self.entry.activation, None, "activation")()
         self._channels_last = observation.channels_last
         self._bf16 = products.images_rounded
@@ -102,14 +97,10 @@ class ImageEncoders(nn.ModuleList):
     """
 
     def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, context: int) -> None:
-        settings, width = design.settings, design.settings.widths[0]
-        super().__init__(
-            VisualEncoder(one, settings.vis_encode_type, width, design.spec.behavior_id, design.key, design.products)
-            for one in observations
-        )
+        super().__init__(VisualEncoder(one, design) for one in observations)
+        width = design.settings.widths[0]
         self.size = len(observations) * width
-        conditioning = [at for at, one in enumerate(observations) if one.goal and design.hypernetwork]
-        self.goals = [(at, width) for at in conditioning]
+        self.goals = [(at, width) for at, one in enumerate(observations) if one.goal and design.hypernetwork]
 
     def forward(self, observations: Sequence[Tensor], context: Tensor | None) -> list[Tensor]:
         """Encode images [B, *shape] of any dtype, each as [B, H]."""
@@ -172,20 +163,3 @@ def _convolutions(channels: int, *layers: tuple[int, int, int]) -> nn.Sequential
         modules += [nn.Conv2d(channels, outputs, kernel, stride), nn.LeakyReLU()]
         channels = outputs
     return nn.Sequential(*modules)
-
-
-def _size(observation: ObservationSpec) -> tuple[int, int, int]:
-    """Return channels, height and width."""
-    a, b, c = observation.shape
-    return (c, a, b) if observation.channels_last else (a, b, c)
-
-
-def _check(observation: ObservationSpec, kind: str, height: int, width: int, behavior: str, key: str) -> None:
-    needed = IMAGE_ENCODERS[kind].smallest_side
-    if min(height, width) < needed:
-        fitting = [name for name, encoder in IMAGE_ENCODERS.items() if min(height, width) >= encoder.smallest_side]
-        raise StageError(
-            f"{behavior}: observation {observation.name!r} is an image of {height}×{width} pixels (height×width), too "
-            f"small for {key}.vis_encode_type {kind!r}, which needs {needed} on both sides; "
-            f"encoders that fit: {', '.join(fitting) or 'none'}"
-        )

@@ -17,11 +17,9 @@ from torch import Tensor, nn
 
 from headrace.queues.messages import Array
 from headrace.stages.policy.design import FROM_UNITS, TORCHS_OWN, ProductSettings
-from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.products import HiddenLinear, HiddenProducts
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.policy.state_noise import EPSILON
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "swish": nn.SiLU,
@@ -118,15 +116,6 @@ SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
 """Activations for which `TIMES_SLOPE` takes f's input; for all others it takes f's output."""
 
 
-def compiled_layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """Run a compiled layer on x [T, R, V], weight [T, V, U] and bias [T, 1, U]; return [T, R, U], without a graph."""
-    y = x.new_empty((*x.shape[:2], weight.shape[2]))
-    z = torch.empty_like(y) if activation == "swish" else y
-    arrays = (each.detach().numpy() for each in (x, weight, bias, z, y))
-    compiled.kernels.forward(*arrays, compiled.ACTIVATIONS[activation])
-    return y
-
-
 def layer_norm(x: Tensor) -> Tensor:
     """Normalise to zero mean and unit variance over the last axis, without learned parameters."""
     return nn.functional.layer_norm(x, x.shape[-1:])
@@ -156,28 +145,6 @@ def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
     """Return the entropy in nats, a scalar averaged over dimensions as in ML-Agents, for log_sigma [C] or [B, C]."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
-
-
-def heads_with_spreads(
-    outputs: Tensor, encoding: Tensor, log_sigma: Tensor, continuous: int, expln: bool, mean_limit: float
-) -> Tensor:
-    """Compute gSDE's head outputs [B, 2C + choices], as `stages/policy/state_noise.py` does.
-
-    Args:
-        outputs: [B, C + choices] the action layer's outputs.
-        encoding: [B, features] the action layer's inputs.
-        log_sigma: [features, C] or [features, 1] log σ of the noise matrix.
-        continuous: C, the number of continuous actions.
-        expln: whether σ grows logarithmically above 1.
-        mean_limit: the largest absolute mean; 0 for no limit.
-    """
-    sigma = log_sigma.clamp(max=0.0).exp() if expln else log_sigma.exp()
-    if expln:
-        sigma = torch.where(log_sigma > 0, (log_sigma.clamp(min=0.0) + EPSILON).log1p() + 1.0, sigma)
-    variances = encoding.square() @ sigma.square().expand(-1, continuous)
-    means = outputs[:, :continuous]
-    means = means.clamp(-mean_limit, mean_limit) if mean_limit else means
-    return torch.cat([means, 0.5 * (variances + EPSILON).log(), outputs[:, continuous:]], dim=1)
 
 
 def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -265,97 +232,51 @@ def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
         return tensor.to(where)
-    return copy_stream_to(where).send(tensor.pin_memory())
+    return _send(tensor.pin_memory(), where)
 
 
 def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor:
     """Copy the given rows of a host tensor to a device, as in `to_device`."""
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
-        return _selected(tensor, rows).to(where)
+        if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
+            # Images with channels innermost in memory keep that memory format.
+            return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2).to(where)
+        return tensor.index_select(0, rows).to(where)
     # Gather directly into pinned memory, because images are too large to copy twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
-    return copy_stream_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
+    return _send(torch.index_select(tensor, 0, rows, out=pinned), where)
 
 
-def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Select rows; images with channels innermost in memory keep that memory format."""
-    if tensor.ndim != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor.index_select(0, rows)
-    return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+# Copies do not wait for computations on a GPU, but computations wait for their copies.
+_copy_stream = cache(torch.cuda.Stream)
+"""Returns this process's stream for copies to a GPU."""
 
 
-class CopyStream:
-    """The CUDA stream for copies to a GPU. Copies do not wait for computations, but computations wait for their copies.
-
-    Args:
-        device: the GPU.
-        cuda: `torch.cuda`, or a substitute in tests.
-    """
-
-    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
-        self._device, self._cuda = device, cuda
-        self._stream = cuda.Stream(device)
-
-    def send(self, pinned: Tensor) -> Tensor:
-        """Copy a tensor from pinned memory to the GPU; that memory stays allocated until the copy is complete."""
-        present = self._cuda.current_stream(self._device)
-        with self._cuda.stream(self._stream):
-            there = pinned.to(self._device, non_blocking=True)
-        present.wait_stream(self._stream)
-        # The tensor was allocated for the copy stream; without this call, the next copy could reuse its memory too
-        # early.
-        there.record_stream(present)
-        return there
-
-
-@cache
-def copy_stream_to(device: torch.device) -> CopyStream:
-    """Return this process's `CopyStream` to a GPU."""
-    return CopyStream(device)
+def _send(pinned: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from pinned memory to a GPU; that memory stays allocated until the copy is complete."""
+    stream, present = _copy_stream(device), torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        there = pinned.to(device, non_blocking=True)
+    present.wait_stream(stream)
+    # The tensor was allocated for the copy stream; without this call, the next copy could reuse its memory too early.
+    there.record_stream(present)
+    return there
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Copy tensors to the host; views into one vector need only one transfer from a GPU."""
-    if all(view.is_cpu for view in views.values()):
-        return {name: view.detach().numpy().copy() for name, view in views.items()}
-    return fetched(views, _to_host)
-
-
-def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> dict[str, NDArray[Any]]:
-    """Copy tensors, including the gaps between them, with one call to `fetch` per underlying storage.
-
-    Args:
-        views: tensors keyed by name.
-        fetch: copies a vector to the host.
-    """
-    together: dict[int, list[str]] = {}
+    """Copy tensors to the host; views into one vector need only one transfer from a GPU, which copies all of it."""
+    copies, here = dict[str, NDArray[Any]](), dict[int, Tensor]()
     for name, view in views.items():
-        together.setdefault(view.untyped_storage().data_ptr(), []).append(name)
-    copies = {}
-    for names in together.values():
-        parts = {name: views[name].detach() for name in names}
-        first = min(part.storage_offset() for part in parts.values())
-        size = max(_end(part) for part in parts.values()) - first
-        whole = fetch(next(iter(parts.values())).as_strided((size,), (1,), first))
-        for name, part in parts.items():
-            here = whole.as_strided(part.shape, part.stride(), part.storage_offset() - first)
-            copies[name] = np.array(here.numpy(), order="C")
-    return {name: copies[name] for name in views}
-
-
-def _end(view: Tensor) -> int:
-    """Return the index after a view's last element in its storage."""
-    first = int(view.storage_offset())
-    if not view.numel():
-        return first
-    return first + 1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True))
-
-
-def _to_host(vector: Tensor) -> Tensor:
-    if vector.device.type != "cuda" or not vector.numel():
-        return vector.cpu()
-    return torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True).copy_(vector)
+        tensor, storage = view.detach(), view.untyped_storage()
+        if not tensor.is_cpu:
+            if storage.data_ptr() not in here:
+                there = tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0)
+                pinned = torch.empty(there.shape, dtype=there.dtype, pin_memory=there.is_cuda)
+                here[storage.data_ptr()] = pinned.copy_(there)
+            tensor = here[storage.data_ptr()].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        copies[name] = np.array(tensor.numpy(), order="C")
+    return copies
 
 
 class Inputs(NamedTuple):
@@ -377,10 +298,9 @@ class Inputs(NamedTuple):
     @classmethod
     def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
         """Make inputs from encoded observations, without memory; on the CPU they may share the arrays' memory."""
-        others = list[Tensor]()
-        for other in encoded.others:
-            # Arrays from another process are read-only, which torch tensors can't be.
-            others.append(to_device(torch.from_numpy(np.require(other, requirements=("C", "W"))), device))
+        # Arrays from another process are read-only, which torch tensors can't be.
+        writable = [torch.from_numpy(np.require(other, requirements=("C", "W"))) for other in encoded.others]
+        others = [to_device(other, device) for other in writable]
         vectors: Array = encoded.vectors.astype(np.float32, copy=False)
         inputs = cls(to_device(torch.from_numpy(vectors), device), tuple(others))
         if vectors is encoded.vectors:
@@ -396,5 +316,4 @@ class Inputs(NamedTuple):
 
 def on_host(values: Tensor) -> NDArray[np.float64]:
     """Copy values to a NumPy array, detached from the graph."""
-    found: NDArray[np.float64] = values.detach().cpu().numpy().astype(np.float64)
-    return found
+    return values.detach().cpu().double().numpy()

@@ -28,29 +28,24 @@ _NEVER = torch.finfo(torch.float32).min
 missing."""
 
 
-def residual_attention(
-    x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear, out: nn.Linear
-) -> Tensor:
+def residual_attention(x: Tensor, there: Tensor, *layers: nn.Linear) -> Tensor:
     """Apply a residual self-attention block (Vaswani et al. 2017), then average over the entities present.
 
     Args:
         x: [B, n, W] embedded entities; W is a multiple of `HEADS`. Rows of missing entities may hold any finite
             numbers.
         there: [B, n] true where an entity is present.
-        query: a linear layer from W to W.
-        key: a linear layer from W to W.
-        value: a linear layer from W to W.
-        out: a linear layer from W to W, after the heads and before the residual sum.
+        layers: linear layers from W to W: query, key, value, and the one after the heads, before the residual sum.
 
     Returns:
         [B, W], zeros for rows without entities.
     """
-    batch, n, width = x.shape
+    (batch, n, width), (*projections, out) = x.shape, layers
     there = there.t()
     # From here on, the batch is the innermost axis: `_attend_few` needs it contiguous in memory.
     x = layer_norm(x.transpose(0, 1)).reshape(n * batch, width)
     attend = _attend_few if x.is_cpu and n * n * (width // HEADS) < LEAST_OF_BLAS else _attend
-    x = layer_norm(x + out(attend(x, there, query, key, value))).view(n, batch, width)
+    x = layer_norm(x + out(attend(x, there, *projections))).view(n, batch, width)
     count = there.sum(dim=0).clamp(min=1)
     return (x * there.unsqueeze(2)).sum(dim=0) / count.unsqueeze(1)
 
@@ -129,14 +124,9 @@ class SetEncoder(nn.Module):
         """
         things = [things.float() for things in observations]
         there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
-        embedded = self._embed(things, context)
+        known = nn.functional.silu(self.own(context)) if self.own is not None else None
+        embedded = torch.cat([embed(each, known) for embed, each in zip(self.embeddings, things, strict=True)], dim=1)
         return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
-
-    def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
-        """Embed all entities of all sets, each with the agent's other observations; return [B, N, EMBEDDING]."""
-        known = nn.functional.silu(self.own(own)) if self.own is not None else None
-        embedded = [embed(each, known) for embed, each in zip(self.embeddings, sets, strict=True)]
-        return torch.cat(embedded, dim=1)
 
 
 class _Embedding(nn.Module):

@@ -20,7 +20,7 @@ from headrace.stages.policy.design import (
     NORMALIZER_MEAN,
     NORMALIZER_REST,
     PolicyDesign,
-    check_layout,
+    check_tensors,
     policy_layout,
 )
 from headrace.stages.policy.memories import nothing_recalled
@@ -28,8 +28,8 @@ from headrace.stages.policy.network.body import untrained_actor
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
-from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads
-from headrace.stages.policy.state_noise import StateNoise, noise_size
+from headrace.stages.policy.sampling import ActionSampler, check_heads
+from headrace.stages.policy.state_noise import noise_size
 
 
 class TorchPolicy:
@@ -53,32 +53,24 @@ class TorchPolicy:
     """
 
     def __init__(self, design: PolicyDesign, device: str = "cpu") -> None:
-        self._device = device
-        self._spec = design.spec
+        self._design, self._device = design, device
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
         self._sampler = ActionSampler(design)
         self._actor = untrained_actor(design).to(device)
         self._normalizer: Normalized | None = None
-        self._noise = None if design.gsde is None else StateNoise(design)
-        self._head_size, self._remembered = design.head_size, design.memory_size
         self.memory_size = design.memory_size + noise_size(design, self._layout)
         self.previous_action_size = design.previous_action_size
         self.version = -1
 
     def load(self, update: PolicyUpdate) -> None:
         """See `ActingPolicy.load`."""
-        check_layout(update, self._layout)
+        about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
+        check_tensors(about, update.layout, self._layout)
         tensors = update.tensors()
         self._actor.load_acting(tensors)
         self._normalizer = normalizer_of(tensors) or self._normalizer
-        if self._actor.log_sigma is not None:
-            log_sigma = self._actor.log_sigma.detach().cpu().numpy().copy()
-            if self._noise is None:
-                self._sampler.log_sigma = log_sigma
-            else:
-                self._noise.load(log_sigma)
-        self._sampler.adopt(update)
+        self._sampler.adopt(update, tensors["log_sigma"].copy() if "log_sigma" in tensors else None)
         self.version = update.version
 
     def act(
@@ -90,56 +82,38 @@ class TorchPolicy:
         recall: Recall | None = None,
     ) -> Decision:
         """See `ActingPolicy.act`."""
-        recall = recall or nothing_recalled(self, self._spec.actions, len(observations[0]))
-        heads, encoding, memories = self._computed(observations, recall)
-        kept = None
-        if self._noise is None:
-            actions, columns = self._sampler.sample(heads, masks, random, deterministic)
-        else:
-            if recall is not None and self.memory_size > self._remembered:
-                kept = recall.memories[:, self._remembered :]
-            sampled = self._noise.sample(self._sampler, heads, encoding, masks, random, deterministic, kept)
-            actions, columns, kept = sampled
-        if recall is None:
-            return Decision(actions, columns)
-        previous, parts = recall.previous_actions, []
-        if memories is not None:
-            columns["memories"] = recall.memories[:, : self._remembered]
-            previous, parts = action_features(self._spec.actions, actions.continuous, actions.discrete), [memories]
-        if kept is not None and self.memory_size > self._remembered:
-            parts.append(kept)
-        return Decision(actions, columns, Recall(parts[0] if len(parts) == 1 else np.hstack(parts), previous))
+        recall = recall or nothing_recalled(self, self._design.spec.actions, len(observations[0]))
+        heads, encoding, memories = self.heads(observations, recall)
+        return self._sampler.decide(heads, encoding, masks, random, deterministic, recall, memories)
 
-    def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
-        """Return action head outputs [d, H] (see `PolicyDesign.head_size`), and new memories [d, m] or None.
+    def heads(
+        self, observations: tuple[Array, ...], recall: Recall | None = None
+    ) -> tuple[Floats, Floats, Floats | None]:
+        """Return head outputs [d, H], the last hidden layer's outputs [d, features], and new memories [d, m] or None.
 
         Raises:
             NotFiniteError: if a head output is NaN or infinite.
             StageError: if no policy is loaded yet.
         """
-        heads, _, memories = self._computed(observations, recall)
-        return heads, memories
-
-    def _computed(self, observations: tuple[Array, ...], recall: Recall | None) -> tuple[Floats, Floats, Floats | None]:
-        """Return the head outputs [d, H], the last hidden layer's outputs [d, features], and new memories [d, m]."""
+        m = self._design.memory_size
         if self.version < 0:
-            raise StageError(f"{self._spec.behavior_id}: no policy has been loaded")
+            raise StageError(f"{self._design.spec.behavior_id}: no policy has been loaded")
         if not len(observations[0]):  # torch's layers reject empty batches
-            nobody, features = np.empty((0, self._head_size), np.float32), self._actor.action.in_features
-            memories = np.empty((0, self._remembered), np.float32) if self._remembered else None
-            return nobody, np.empty((0, features), np.float32), memories
+            sizes = self._design.head_size, self._actor.action.in_features, m
+            heads, encoding, memories = (np.empty((0, size), np.float32) for size in sizes)
+            return heads, encoding, memories if m else None
         encoded = encoded_as_seen(self._observations, self._normalizer, observations)
         with torch.inference_mode(), one_thread():
             inputs = Inputs.from_encoded(encoded, self._device)
-            if recall is not None and self._remembered:
+            if recall is not None and m:
                 inputs = inputs._replace(
                     previous_actions=torch.from_numpy(recall.previous_actions).to(self._device),
-                    memories=torch.from_numpy(recall.memories[:, : self._remembered]).to(self._device),
+                    memories=torch.from_numpy(recall.memories[:, :m]).to(self._device),
                 )
-            encoding, after = self._actor.body(inputs)
-            heads: Floats = self._actor.heads(encoding).cpu().numpy()
-        check_heads(self._spec.behavior_id, self.version, heads, observations)
-        return heads, encoding.cpu().numpy(), None if after is None else after.cpu().numpy()
+            hidden, after = self._actor.body(inputs)
+            heads = self._actor.heads(hidden).cpu().numpy()
+        check_heads(self._design.spec.behavior_id, self.version, heads, observations)
+        return heads, hidden.cpu().numpy(), None if after is None else after.cpu().numpy()
 
 
 Normalized = tuple[Array, Floats]

@@ -1,365 +1,268 @@
-"""The acting part of a network as ONNX nodes: from the model's inputs to an encoding, and from head outputs to actions.
+"""The acting part of a policy as a torch module that torch's exporter can write: see `model` for the formats.
 
-The body mirrors the network's modules. Actions are in the form that Unity receives, both sampled and deterministic.
+The exported modules are those of the network, except where a module computes sizes from its input or uses an operation
+that Unity's runtimes have trouble with (`Split`, `Expand`, `Where`, shapes computed at run time). Actions are in the
+form that Unity receives, both sampled and deterministic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
+from torch.nn.functional import embedding, layer_norm, linear, silu
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
-from headrace.queues.messages import Array
+from headrace.queues.messages import Array, Floats
+from headrace.queues.specs import ActionSpec
 from headrace.stages.action_units import ActionUnits
-from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import (
     NORMALIZER_INVERSE_STD,
     NORMALIZER_MEAN,
     NORMALIZER_REST,
+    TORCHS_OWN,
     PolicyDesign,
     branch_slices,
 )
-from headrace.stages.policy.network.body import Encoders, HyperLayer, NetworkBody
-from headrace.stages.policy.network.custom import CustomNetwork
-from headrace.stages.policy.network.images import ImageEncoders, VisualEncoder
+from headrace.stages.policy.network.body import Encoders, HyperLayer, Memory, untrained_actor
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.sets import EMBEDDING, HEADS, SetEncoder
 from headrace.stages.policy.observations import NORMALIZED_LIMIT, ObservationLayout
 from headrace.stages.policy.onnx.contract import FORBIDDEN
-from headrace.stages.policy.onnx.graph import Graph
-from headrace.stages.policy.onnx.layers import (
-    apply,
-    array,
-    attention,
-    layer_norm,
-    linear_of_things,
-    lstm_step,
-    splice_network,
-    swish,
-)
+from headrace.stages.policy.onnx.export import ExportedModule
 from headrace.stages.policy.sampling import ACTION_LIMIT, LOG_SIGMA_LIMITS, first_action_features
 
 
 @dataclass(frozen=True)
-class EncodedValues:
+class Encoded:
     """Encoded observations: the values that a policy computes before it uses its memory."""
 
-    features: str
+    features: Tensor
     """[B, F] all encodings, concatenated."""
-    goals: str | None = None
+    goals: Tensor | None
     """[B, G] goals; None if the network has no hypernetwork."""
 
 
 @dataclass(frozen=True)
-class MemoryValues:
-    """A memory, split into its parts."""
-
-    h: str
-    """[B, m / 2] the LSTM's hidden state."""
-    c: str
-    """[B, m / 2] the LSTM's cell state."""
-    previous_actions: str
-    """[B, P] the previous action's features."""
-
-
-WriteEncoder = Callable[[Graph, Any, Sequence[str], Sequence[tuple[int, ...]], str | None], Sequence[str]]
-"""Function that writes the encoder for one kind of observation to ONNX.
-
-Its arguments are the graph, the encoder (`KindEncoder`), the values and shapes of the observations, and the encodings
-of the preceding kinds (None if there are none). It returns the values of the encodings.
-"""
-
-
-def encode_observations(
-    graph: Graph, design: PolicyDesign, body: NetworkBody, tensors: Mapping[str, Array], inputs: Sequence[str]
-) -> EncodedValues:
-    """Encode the observations.
-
-    Args:
-        graph: the model under construction.
-        design: the policy's design.
-        body: the body of the policy's network, with the weights.
-        tensors: the policy's tensors, including any normaliser's.
-        inputs: the value of each observation; images have channels first and range from 0 to 1.
-
-    Raises:
-        StageError: if a custom network can't be written to ONNX.
-    """
-    specs, layout, inputs = design.spec.observations, ObservationLayout(design.spec), [*inputs]
-    vectors = None
-    if layout.vectors:
-        vectors = _normalized(graph, graph.beside([inputs[index] for index, _ in layout.vectors]), tensors)
-    if isinstance(body.encoders, CustomNetwork):
-        columns = dict(layout.vectors)
-        for index, spec in enumerate(specs):
-            if index in columns:
-                assert vectors is not None, "there are columns of it"
-                part = columns[index]
-                inputs[index] = graph.columns(vectors, part.start, part.stop, layout.vector_size)
-            elif spec.channels_last:
-                inputs[index] = graph.node("Transpose", inputs[index], perm=[0, 2, 3, 1])
-        return EncodedValues(splice_network(graph, body.encoders.network, specs, inputs))
-    return _encode(graph, design, body.encoders, layout, vectors, inputs)
-
-
-def compute_encoding(
-    graph: Graph, design: PolicyDesign, body: NetworkBody, seen: EncodedValues, remembered: MemoryValues | None
-) -> tuple[str, str | None, str | None]:
-    """Compute the encoding [B, E] and the LSTM's new h and c, from encoded observations and a memory."""
-    x = seen.features
-    if remembered is not None:
-        x = graph.beside([x, remembered.previous_actions])
-    x = apply(graph, body.layers, x)
-    if body.hyper is not None:
-        assert seen.goals is not None, "a hypernetwork has goals"
-        x = apply(graph, body.activation, _hyper(graph, body.hyper, x, seen.goals))
-    if remembered is None or body.memory is None:
-        return x, None, None
-    h, c = lstm_step(graph, body.memory.lstm, x, remembered.h, remembered.c)
-    return h, h, c
-
-
-def _normalized(graph: Graph, vectors: str, tensors: Mapping[str, Array]) -> str:
-    if NORMALIZER_MEAN not in tensors:
-        return vectors
-    centred = graph.node("Sub", vectors, graph.constant(tensors[NORMALIZER_MEAN]))
-    if NORMALIZER_REST in tensors:
-        centred = graph.node("Sub", centred, graph.constant(tensors[NORMALIZER_REST]))
-    scaled = graph.multiply(centred, tensors[NORMALIZER_INVERSE_STD])
-    return graph.clip(scaled, -NORMALIZED_LIMIT, NORMALIZED_LIMIT)
-
-
-def _encode(
-    graph: Graph,
-    design: PolicyDesign,
-    encoders: Encoders,
-    layout: ObservationLayout,
-    vectors: str | None,
-    inputs: Sequence[str],
-) -> EncodedValues:
-    specs = design.spec.observations
-    features = vectors
-    goals: list[str] = []
-    for name, encoder, places in encoders.by_kind:
-        indices = [layout.others[at] for at in places]
-        written = _writer(name)(
-            graph, encoder, [inputs[index] for index in indices], [specs[index].shape for index in indices], features
-        )
-        goals += [written[number] for number, _ in encoder.goals]
-        features = graph.beside([*([features] if features is not None else []), *written])
-    assert features is not None, "a layout without observations can't be made"
-    if vectors is not None:
-        columns = [graph.columns(vectors, part.start, part.stop, layout.vector_size) for part in encoders.goal_vectors]
-        goals = [*columns, *goals]
-    return EncodedValues(features, graph.beside(goals) if goals else None)
-
-
-def _writer(name: str) -> WriteEncoder:
-    reference = OBSERVATION_KINDS[name].onnx
-    if reference is None:
-        raise StageError(f"observations of the kind '{name}' can't be written to ONNX")
-    writer: WriteEncoder = load_attribute(reference, None, "ONNX writer")
-    return writer
-
-
-def write_images(
-    graph: Graph, encoder: ImageEncoders, images: Sequence[str], shapes: Sequence[tuple[int, ...]], context: str | None
-) -> list[str]:
-    """Encode images. Pixels already have the form that the encoder's layers expect: from 0 to 1, channels first."""
-    return [_image(graph, each, image) for each, image in zip(encoder, images, strict=True)]
-
-
-def _image(graph: Graph, encoder: nn.Module, image: str) -> str:
-    assert isinstance(encoder, VisualEncoder)
-    write_layers = load_attribute(encoder.entry.onnx, None, "ONNX writer")
-    x = graph.node("Flatten", write_layers(graph, encoder.features, image), axis=1)
-    return apply(graph, encoder.activation, apply(graph, encoder.dense, x))
-
-
-def write_sets(
-    graph: Graph, encoder: SetEncoder, sets: Sequence[str], shapes: Sequence[tuple[int, ...]], context: str | None
-) -> list[str]:
-    """Encode sets, together with the agent's other observations."""
-    known = None
-    if encoder.own is not None:
-        assert context is not None, "its layer takes them"
-        known = swish(graph, apply(graph, encoder.own, context))
-    things, there = [], []
-    for each, embedding in zip(sets, encoder.embeddings, strict=True):
-        linear, start = embedding.linear, 0
-        assert isinstance(linear, nn.Linear)
-        if known is not None:  # the known columns come first, and are the same for all entities in a row
-            start = EMBEDDING
-        x = linear_of_things(graph, linear.weight[:, start:], None if start else linear.bias, each)
-        if known is not None:
-            shared = graph.node(
-                "Gemm",
-                known,
-                graph.constant(array(linear.weight[:, :start])),
-                graph.constant(array(linear.bias)),
-                transB=1,
-            )
-            x = graph.node("Add", x, graph.reshape(shared, -1, 1, EMBEDDING))
-        things.append(swish(graph, x))
-        there.append(_there(graph, each))
-    total = sum(shape[0] for shape in shapes)
-    layers = (encoder.query, encoder.key, encoder.value, encoder.out)
-    return [attention(graph, graph.beside(things), graph.beside(there), total, layers, HEADS)]
-
-
-def _there(graph: Graph, things: str) -> str:
-    """Return a mask [B, n]: 1 for each of `things` [B, n, width] that is not all zeros, 0 for all others."""
-    largest = graph.node("ReduceMax", graph.node("Abs", things), axes=[2], keepdims=0)
-    return graph.node("Cast", graph.node("Greater", largest, graph.constant(0.0)), to=1)
-
-
-def _hyper(graph: Graph, layer: HyperLayer, x: str, goals: str) -> str:
-    inputs, outputs = layer.shape
-    matrices = apply(graph, layer.matrix, layer_norm(graph, apply(graph, layer.hidden, goals), 1))
-    product = graph.node("MatMul", graph.reshape(x, -1, 1, inputs), graph.reshape(matrices, -1, inputs, outputs))
-    return graph.add(graph.reshape(product, -1, outputs), array(layer.bias))
-
-
-_INT64 = 7
-
-
-def convert_to_units(graph: Graph, actions: str, units: ActionUnits) -> str:
-    """Convert continuous actions [B, C] to the environment's units, in float32."""
-    if units.identity:
-        return actions
-    largest = np.finfo(np.float32).max  # in place of infinity, which some runtimes don't support
-    low, high = (graph.constant(bound.clip(-largest, largest)) for bound in (units.low, units.high))
-    scaled = graph.add(graph.multiply(actions, units.half), units.middle)
-    converted = graph.node("Max", graph.node("Min", scaled, high), low)
-    return _mixed(graph, _rounded(graph, converted), converted, units.whole) if units.whole.any() else converted
-
-
-def _rounded(graph: Graph, x: str) -> str:
-    """Round half to even as NumPy does; `Round` is not in all operator sets."""
-    up, down = graph.node("Floor", graph.add(x, 0.5)), graph.node("Ceil", graph.add(x, -0.5))
-    odd = graph.node("Sub", up, graph.multiply(graph.node("Floor", graph.multiply(up, 0.5)), 2.0))
-    return graph.node("Sub", up, graph.node("Mul", graph.node("Sub", up, down), odd))
-
-
-def _mixed(graph: Graph, x: str, y: str, of_x: NDArray[np.bool_]) -> str:
-    """Return the columns of `x` where `of_x` [columns] is true, and those of `y` elsewhere."""
-    return graph.node("Add", graph.multiply(x, of_x), graph.multiply(y, ~of_x))
-
-
-@dataclass(frozen=True)
-class ActionValues:
+class Acted:
     """Actions in the form of `ActionBatch`."""
 
-    continuous: str | None
+    continuous: Tensor | None
     """[B, C] continuous actions; None if there are none."""
-    discrete: tuple[str, ...]
+    discrete: list[Tensor]
     """[B, 1] int64 choices for each branch."""
 
 
-class ActionHeads:
-    """Writes the computation of one design's actions from its head outputs.
+class ExportedActor(ExportedModule):
+    """A policy's network, from a model's inputs to actions.
 
     Args:
-        graph: the model under construction.
         design: the policy's design.
-        log_sigma: [C] log σ of a Gaussian that is not squashed. gSDE does not use it.
-        masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or if no choice is
-            made.
+        tensors: the policy's tensors, including any normaliser's.
+
+    Raises:
+        StageError: if the tensors do not fit the design.
+        LoadError: if the design names a custom network that can't be loaded.
     """
 
-    def __init__(self, graph: Graph, design: PolicyDesign, log_sigma: Tensor | None, masks: str | None) -> None:
-        self._graph = graph
-        self._design = design
-        self._sigma = None if log_sigma is None else np.exp(array(log_sigma))
-        self._draws = design.gsde is None
-        """Whether continuous actions can be sampled. With gSDE they are always the means, because a model can't keep
-        the noise matrix."""
+    def __init__(self, design: PolicyDesign, tensors: Mapping[str, Array]) -> None:
+        super().__init__()
+        self.design, self.spec = design, design.spec
+        self.network = untrained_actor(replace(design, products=TORCHS_OWN))
+        self.network.load_acting(tensors)
+        self._layout = ObservationLayout(design.spec)
         self._branches = branch_slices(design.spec)
-        choices = design.spec.actions.mask_size
-        self._masks: list[tuple[str, str]] = []
-        for branch in self._branches:
-            if masks is None:
-                break
-            allowed = graph.columns(masks, branch.start, branch.stop, choices)
-            self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
+        names = (NORMALIZER_MEAN, NORMALIZER_REST, NORMALIZER_INVERSE_STD)
+        self._normalizer = {name: constant(tensors[name]) for name in names if name in tensors}
 
-    def act(self, heads: str, deterministic: bool) -> ActionValues:
-        """Compute actions from head outputs [B, H]: either sampled, or the mean and the most likely choice."""
-        deterministic = deterministic or self._design.greedy
-        return ActionValues(
-            self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
-            tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
-        )
+    def encode(self, observations: Sequence[Tensor]) -> Encoded:
+        """Encode observations [B, *shape]; images have channels first and range from 0 to 1."""
+        specs, encoders = self.spec.observations, self.network.body.encoders
+        shaped = [
+            value.permute(0, 2, 3, 1) if spec.channels_last else value
+            for spec, value in zip(specs, observations, strict=True)
+        ]
+        none = observations[0].new_zeros((len(observations[0]), 0))
+        vectors = torch.cat([shaped[index] for index, _ in self._layout.vectors] or [none], dim=1)
+        inputs = Inputs(self._normalized(vectors), tuple(shaped[index] for index in self._layout.others))
+        if isinstance(encoders, Encoders):
+            return _encode(encoders, inputs)
+        return Encoded(*encoders(inputs))
 
-    def means(self, heads: str) -> str:
-        """Return the continuous actions [B, C] of a deterministic policy."""
-        return self._continuous(heads, deterministic=True)
+    def heads(
+        self, seen: Encoded, memories: Tensor | None = None, previous: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the action heads [B, H], from encoded observations, memories [B, m] and previous actions [B, P].
 
-    def logits(self, heads: str, index: int) -> str:
+        `previous` has the form of `features`.
+
+        Returns:
+            The heads, and the memories [B, m] afterwards (None without memory).
+        """
+        body, x = self.network.body, seen.features
+        if previous is not None:
+            x = torch.cat([x, previous + constant(first_action_features(self.spec.actions))], dim=1)
+        x = body.layers(x)
+        if body.hyper is not None:
+            assert seen.goals is not None, "a hypernetwork has goals"
+            x = body.activation(_hyper(body.hyper, x, seen.goals))
+        after = None
+        if body.memory is not None and memories is not None:
+            x, after = _remember(body.memory, x, memories)
+        heads: Tensor = self.network.action(x)
+        return heads, after
+
+    def act(self, heads: Tensor, masks: Tensor | None, deterministic: bool) -> Acted:
+        """Compute actions from heads: either sampled, or the mean and the most likely choice.
+
+        Args:
+            heads: [B, H] the action heads.
+            masks: [B, choices] 1 for allowed choices and 0 for all others; None without discrete actions.
+            deterministic: whether to take the mean and the most likely choice.
+        """
+        deterministic = deterministic or self.design.greedy
+        continuous = self.continuous(heads, deterministic) if self.spec.actions.continuous_size else None
+        discrete = []
+        for index, branch in enumerate(self._branches):
+            assert masks is not None, "discrete actions have masks"
+            allowed = masks[:, branch]
+            logits = self.logits(heads, index) * allowed + (allowed * FORBIDDEN - FORBIDDEN)
+            discrete.append(logits.argmax(dim=1, keepdim=True) if deterministic else _drawn(logits))
+        return Acted(continuous, discrete)
+
+    def logits(self, heads: Tensor, index: int) -> Tensor:
         """Return a branch's logits [B, choices], before masking."""
-        branch = self._branches[index]
-        first = self._design.output_size - self._design.spec.actions.mask_size
-        return self._head(heads, first + branch.start, first + branch.stop)
+        branch, first = self._branches[index], self.design.output_size - self.spec.actions.mask_size
+        return heads[:, first + branch.start : first + branch.stop]
 
-    def features(self, acted: ActionValues) -> str:
+    def continuous(self, heads: Tensor, deterministic: bool) -> Tensor:
+        """Return the continuous actions [B, C], sampled or deterministic.
+
+        With gSDE they are always the means, because a model can't keep the noise matrix.
+        """
+        size, limit = self.spec.actions.continuous_size, self.design.mean_limit
+        drawn = heads[:, :size]
+        if limit:
+            drawn = drawn.clamp(-limit, limit)
+        if self.design.gsde is None and not deterministic:
+            own = self.network.log_sigma
+            log_sigma = heads[:, size : 2 * size].clamp(*LOG_SIGMA_LIMITS) if own is None else own
+            drawn = drawn + torch.randn_like(drawn) * log_sigma.exp()
+        return drawn.tanh() if self.design.squashed else _for_environment(drawn, self.spec.actions)
+
+    def features(self, acted: Acted) -> Tensor:
         """Return [B, P]: the actions' `action_features`, minus `first_action_features`.
 
         Unity starts an episode with zeros, which therefore represent `first_action_features`.
         """
-        graph, spec = self._graph, self._design.spec.actions
-        parts = [acted.continuous] if acted.continuous is not None else []
-        for size, choice in zip(spec.discrete_branches, acted.discrete, strict=True):
-            one_hots: NDArray[np.float32] = np.eye(size, dtype=np.float32)
-            chosen = graph.node("Gather", graph.constant(one_hots - one_hots[0]), choice, axis=0)
-            parts.append(graph.reshape(chosen, -1, size))
-        return graph.beside(parts)
+        parts = [] if acted.continuous is None else [acted.continuous]
+        for size, choice in zip(self.spec.actions.discrete_branches, acted.discrete, strict=True):
+            one_hots: Floats = np.eye(size, dtype=np.float32)
+            parts.append(embedding(choice, constant(one_hots - one_hots[0])).reshape(-1, size))
+        return torch.cat(parts, dim=1)
 
-    def before(self, features: str) -> str:
-        """Invert `features`: return the previous action as the network's input."""
-        return self._graph.add(features, first_action_features(self._design.spec.actions))
+    def _normalized(self, vectors: Tensor) -> Tensor:
+        if NORMALIZER_MEAN not in self._normalizer:
+            return vectors
+        centred = vectors - self._normalizer[NORMALIZER_MEAN]
+        if NORMALIZER_REST in self._normalizer:
+            centred = centred - self._normalizer[NORMALIZER_REST]
+        return (centred * self._normalizer[NORMALIZER_INVERSE_STD]).clamp(-NORMALIZED_LIMIT, NORMALIZED_LIMIT)
 
-    def _head(self, heads: str, start: int, stop: int) -> str:
-        return self._graph.columns(heads, start, stop, self._design.output_size)
 
-    def _continuous(self, heads: str, deterministic: bool) -> str:
-        graph, size = self._graph, self._design.spec.actions.continuous_size
-        drawn = self._head(heads, 0, size)
-        if limit := self._design.mean_limit:
-            drawn = graph.clip(drawn, -limit, limit)
-        if self._draws and not deterministic:
-            noise = graph.node("RandomNormalLike", drawn, dtype=1, mean=0.0, scale=1.0)
-            if self._sigma is not None:
-                noise = graph.multiply(noise, self._sigma)
-            else:
-                log_sigma = graph.clip(self._head(heads, size, 2 * size), *LOG_SIGMA_LIMITS)
-                noise = graph.node("Mul", noise, graph.node("Exp", log_sigma))
-            drawn = graph.node("Add", drawn, noise)
-        if self._design.squashed:
-            return graph.node("Tanh", drawn)
-        return self._for_environment(drawn)
+def constant(numbers: ArrayLike) -> Tensor:
+    """Return numbers as a float32 tensor, which becomes a constant of the model."""
+    return torch.tensor(np.asarray(numbers, np.float32))
 
-    def _for_environment(self, drawn: str) -> str:
-        """Convert actions of an unsquashed Gaussian to the environment's form; see `environment_actions`."""
-        graph, spec = self._graph, self._design.spec.actions
-        limit = graph.constant(np.float32(ACTION_LIMIT))
-        clipped = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)
-        if not spec.unbounded:
-            return clipped
-        raw = np.zeros(spec.continuous_size, np.bool_)
-        raw[list(spec.unbounded)] = True
-        return _mixed(graph, clipped, drawn, ~raw)
 
-    def _choice(self, heads: str, index: int, deterministic: bool) -> str:
-        graph, logits = self._graph, self.logits(heads, index)
-        allowed, penalty = self._masks[index]
-        logits = graph.node("Add", graph.node("Mul", logits, allowed), penalty)
-        if deterministic:
-            return graph.node("ArgMax", logits, axis=1, keepdims=1)
-        # Multinomial takes log-probabilities, and some runtimes require the probabilities to sum to 1.
-        log_probs = graph.node("LogSoftmax", logits, axis=1)
-        return graph.node("Multinomial", log_probs, sample_size=1, dtype=_INT64)
+def _encode(encoders: Encoders, inputs: Inputs) -> Encoded:
+    """Do what `Encoders.forward` does, with the exportable form of each encoder."""
+    features = [inputs.vectors] if inputs.vectors.shape[1] else []
+    goals = [inputs.vectors[:, columns] for columns in encoders.goal_vectors]
+    for name, encoder, places in encoders.by_kind:
+        observations = [inputs.others[at] for at in places]
+        context = torch.cat(features, dim=1) if features else None
+        if (form := OBSERVATION_KINDS[name].onnx) is None:
+            parts = encoder(observations, context)
+        else:
+            parts = load_attribute(form, None, "exportable encoder")(encoder, observations, context)
+        goals += [parts[number] for number, _ in encoder.goals]
+        features += parts
+    return Encoded(torch.cat(features, dim=1), torch.cat(goals, dim=1) if goals else None)
+
+
+def encode_sets(encoder: SetEncoder, sets: Sequence[Tensor], context: Tensor | None) -> list[Tensor]:
+    """Encode sets [B, n, width] as `SetEncoder` does."""
+    known = None if encoder.own is None else silu(encoder.own(context))
+    x = torch.cat([embed(things, known) for embed, things in zip(encoder.embeddings, sets, strict=True)], dim=1)
+    there = torch.cat([(things.abs().amax(dim=2) > 0).float() for things in sets], dim=1)
+    n, width = sum(int(things.shape[1]) for things in sets), EMBEDDING
+
+    def by_heads(layer: nn.Linear) -> Tensor:
+        return layer(x).reshape(-1, n, HEADS, width // HEADS).transpose(1, 2)  # type: ignore[no-any-return]
+
+    x = layer_norm(x, (width,))
+    never = there.reshape(-1, 1, 1, n) * FORBIDDEN - FORBIDDEN
+    scores = by_heads(encoder.query) @ by_heads(encoder.key).transpose(2, 3) / sqrt(width) + never
+    gathered = (scores.softmax(dim=3) @ by_heads(encoder.value)).transpose(1, 2).reshape(-1, n, width)
+    x = layer_norm(x + encoder.out(gathered), (width,))
+    total = (there.reshape(-1, 1, n) @ x).reshape(-1, width)
+    return [total / there.sum(dim=1, keepdim=True).clamp(min=1.0)]
+
+
+def _hyper(layer: HyperLayer, x: Tensor, goals: Tensor) -> Tensor:
+    inputs, outputs = layer.shape
+    matrices: Tensor = layer.matrix(layer_norm(layer.hidden(goals), (outputs,))).reshape(-1, inputs, outputs)
+    return (x.reshape(-1, 1, inputs) @ matrices).reshape(-1, outputs) + layer.bias
+
+
+def _remember(memory: Memory, x: Tensor, memories: Tensor) -> tuple[Tensor, Tensor]:
+    """Run one LSTM step; return the output [B, m / 2] and the memories [B, m] afterwards.
+
+    The gates are written out, so that the result does not depend on a runtime's conventions for sequences and layouts.
+    """
+    size, ((of_x, of_h, x_bias, h_bias),) = memory.size, memory.lstm.all_weights
+    h, c = memories[:, :size], memories[:, size:]
+    gates = linear(x, of_x, x_bias) + linear(h, of_h, h_bias)
+    let_in, forget, new, let_out = (gates[:, at * size : (at + 1) * size] for at in range(4))
+    c = forget.sigmoid() * c + let_in.sigmoid() * new.tanh()
+    h = let_out.sigmoid() * c.tanh()
+    return h, torch.cat([h, c], dim=1)
+
+
+def _drawn(logits: Tensor) -> Tensor:
+    """Draw a choice [B, 1]. The exporter passes logarithms to ONNX's operation, so probabilities must not be 0."""
+    return logits.softmax(dim=1).clamp(min=torch.finfo(torch.float32).tiny).multinomial(1)
+
+
+def _for_environment(drawn: Tensor, actions: ActionSpec) -> Tensor:
+    """Convert actions of an unsquashed Gaussian to the environment's form; see `environment_actions`."""
+    clipped = drawn.clamp(-ACTION_LIMIT, ACTION_LIMIT) / ACTION_LIMIT
+    if not actions.unbounded:
+        return clipped
+    raw = constant([at in actions.unbounded for at in range(actions.continuous_size)])
+    return clipped * (1.0 - raw) + drawn * raw
+
+
+def convert_to_units(actions: Tensor, units: ActionUnits) -> Tensor:
+    """Convert continuous actions [B, C] to the environment's units, in float32."""
+    if units.identity:
+        return actions
+    largest = np.finfo(np.float32).max  # in place of infinity, which some runtimes don't support
+    low, high = (constant(bound.clip(-largest, largest)) for bound in (units.low, units.high))
+    converted = torch.maximum(torch.minimum(actions * constant(units.half) + constant(units.middle), high), low)
+    whole = constant(units.whole)
+    return _rounded(converted) * whole + converted * (1.0 - whole) if units.whole.any() else converted
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """Round half to even as NumPy does; `Round` is not in all operator sets."""
+    up, down = (x + 0.5).floor(), (x - 0.5).ceil()
+    odd = up - (up * 0.5).floor() * 2.0
+    return up - (up - down) * odd

@@ -1,12 +1,14 @@
-"""What an `.onnx` file contains: the names in ML-Agents' formats (version 3; version 2 in 1.x packages), and notes.
+"""What an `.onnx` file contains: names in ML-Agents' formats (version 3; version 2 in 1.x packages), notes, a checksum.
 
 Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by name. The notes
-are Headrace's addition: the spec that the policy was trained with, and the policy's step.
+and the checksum are Headrace's additions; the notes are the spec that the policy was trained with, and the policy's
+step.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -40,6 +42,9 @@ IS_CONTINUOUS = "is_continuous_control"
 
 METADATA = (CONTINUOUS_SIZE, DISCRETE_SIZES, IS_CONTINUOUS)
 ACTIONS = (CONTINUOUS, DISCRETE, ACTION)
+
+STATED = (VERSION_NUMBER, MEMORY_SIZE, CONTINUOUS_SIZE, DISCRETE_SIZES)
+"""Outputs that are constants."""
 
 FORBIDDEN = 1e8
 """Subtracted from forbidden choices' logits. An all-zero mask lowers all logits equally, without producing NaN."""
@@ -123,3 +128,28 @@ def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | Non
         raise StageError(
             f"{where}: its property {NOTES!r} is not in the format that Headrace writes: {error}"
         ) from error
+
+
+_SEAL = b"\x72\x25\x0a\x11headrace_checksum\x12\x10"
+"""Start of a model's last property in ONNX's format (protobuf), up to the property's value: the length and CRC-32 of
+all bytes before it, in hexadecimal."""
+
+
+def sealed(model: bytes) -> bytes:
+    """Return a model with its checksum appended as the last property."""
+    return model + _SEAL + _checksum(model)
+
+
+def is_damaged(model: bytes) -> bool:
+    """Return True if a model was changed after it was sealed.
+
+    A model without a seal comes from another program. If its length differs, a program that does not know the seal has
+    rewritten the model; that does not count as damage.
+    """
+    at = len(model) - 16
+    body, seal, stated = model[: at - len(_SEAL)], model[at - len(_SEAL) : at], model[at:]
+    return seal == _SEAL and stated[:8] == _checksum(body)[:8] and stated != _checksum(body)
+
+
+def _checksum(model: bytes) -> bytes:
+    return b"%08x%08x" % (len(model), zlib.crc32(model))

@@ -8,38 +8,133 @@ uses the sampled or the deterministic actions, so the model keeps one for each, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
 from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import NORMALIZER_MEAN, PolicyDesign
-from headrace.stages.policy.network.body import ActorNetwork, untrained_actor
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.onnx import contract
-from headrace.stages.policy.onnx.actor import (
-    ActionHeads,
-    ActionValues,
-    EncodedValues,
-    MemoryValues,
-    compute_encoding,
-    convert_to_units,
-    encode_observations,
-)
+from headrace.stages.policy.onnx.actor import Acted, Encoded, ExportedActor, constant, convert_to_units
 from headrace.stages.policy.onnx.contract import NOTES, noted
-from headrace.stages.policy.onnx.graph import BATCH, INT64, OPSET, Graph
-from headrace.stages.policy.onnx.layers import apply
+from headrace.stages.policy.onnx.export import OPSET, write_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
+
+LATER_OPSET = 15
+"""Operator set for custom networks with operations that the default set does not have."""
+
+
+def onnx_model(design: PolicyDesign, update: PolicyUpdate, opset: int = OPSET) -> bytes:
+    """Return a policy as the content of an `.onnx` file.
+
+    Args:
+        design: the policy's design.
+        update: the policy's weights.
+        opset: the operator set; a custom network that needs a later one is written for `LATER_OPSET`.
+
+    Raises:
+        StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
+            chooses how long its actions repeat.
+        LoadError: if the design names a custom network that can't be loaded.
+    """
+    if design.spec.action_repeat == "learned":
+        raise StageError(
+            f"{update.behavior_id}: the policy chooses how long to hold each action (environment.action_repeat), which "
+            "the model runtimes of games don't support; play the policy with --inference, or train with a fixed repeat"
+        )
+    tensors = update.tensors()
+    vectors = ObservationLayout(design.spec).vector_size
+    if (NORMALIZER_MEAN in tensors) != (design.settings.normalize and vectors > 0):
+        raise StageError(
+            f"{update.behavior_id}: network_settings.normalize differs from the setting that this policy was trained "
+            "with"
+        )
+    module = (GodotActor if GODOT in (design.spec.spaces or {}) else UnityActor)(design, tensors)
+    what = "the policy" if design.settings.network is None else "network_settings.network"
+    about, notes = f"{update.behavior_id}, step {update.step}", {NOTES: noted(design.spec, update.step)}
+    try:
+        return write_model(module, design.spec.name, what, opset, about, notes)
+    except StageError:
+        if design.settings.network is None:
+            raise
+        return write_model(module, design.spec.name, what, LATER_OPSET, about, notes)
+
+
+class UnityActor(ExportedActor):
+    """A policy in ML-Agents' format; see `contract`."""
+
+    constants = contract.STATED
+
+    def __init__(self, design: PolicyDesign, tensors: Mapping[str, Array]) -> None:
+        super().__init__(design, tensors)
+        self._way = (design.memory_size + design.previous_action_size) if design.memory_size else 0
+        """Width of one of the two memories."""
+        self.inputs: dict[str, tuple[int, ...]] = {
+            contract.observation_name(index): contract.observation_shape(each)
+            for index, each in enumerate(self.spec.observations)
+        }
+        if self.spec.actions.mask_size:
+            self.inputs[contract.ACTION_MASKS] = (self.spec.actions.mask_size,)
+        if self._way:
+            self.inputs[contract.RECURRENT_IN] = (1, 2 * self._way)
+        self.register_buffer(contract.VERSION_NUMBER, constant([contract.VERSION]))
+        self.register_buffer(contract.MEMORY_SIZE, constant([2 * self._way]))
+        self.register_buffer(contract.CONTINUOUS_SIZE, constant([self.spec.actions.continuous_size]))
+        self.register_buffer(contract.DISCRETE_SIZES, constant([self.spec.actions.discrete_branches]))
+
+    def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Compute a model's outputs, in ML-Agents' order, and then Headrace's own."""
+        given = dict(zip(self.inputs, inputs, strict=True))
+        seen, masks = self.encode(inputs[: len(self.spec.observations)]), given.get(contract.ACTION_MASKS)
+        outputs = {name: self.get_buffer(name) for name in (contract.VERSION_NUMBER, contract.MEMORY_SIZE)}
+        if self._way:
+            memories = given[contract.RECURRENT_IN].reshape(-1, 2 * self._way)
+            drawn, drawn_after = self._recurrent(seen, memories[:, : self._way], masks, deterministic=False)
+            chosen, chosen_after = self._recurrent(seen, memories[:, self._way :], masks, deterministic=True)
+            after = {
+                contract.RECURRENT_OUT: torch.cat([drawn_after, chosen_after], dim=1).reshape(-1, 1, 2 * self._way)
+            }
+        else:
+            heads, _ = self.heads(seen)
+            drawn, chosen, after = self.act(heads, masks, False), self.act(heads, masks, True), {}
+        unconverted = {}
+        if drawn.continuous is not None and chosen.continuous is not None:
+            units = action_units(self.spec)
+            outputs[contract.CONTINUOUS] = convert_to_units(drawn.continuous, units)
+            outputs[contract.CONTINUOUS_SIZE] = self.get_buffer(contract.CONTINUOUS_SIZE)
+            outputs[contract.DETERMINISTIC_CONTINUOUS] = convert_to_units(chosen.continuous, units)
+            if not units.identity:
+                unconverted[contract.before_units(contract.CONTINUOUS)] = drawn.continuous
+                unconverted[contract.before_units(contract.DETERMINISTIC_CONTINUOUS)] = chosen.continuous
+        if drawn.discrete:
+            outputs[contract.DISCRETE] = torch.cat(drawn.discrete, dim=1)
+            outputs[contract.DISCRETE_SIZES] = self.get_buffer(contract.DISCRETE_SIZES)
+            outputs[contract.DETERMINISTIC_DISCRETE] = torch.cat(chosen.discrete, dim=1)
+        return {**outputs, **after, **unconverted}
+
+    def _recurrent(
+        self, seen: Encoded, memory: Tensor, masks: Tensor | None, deterministic: bool
+    ) -> tuple[Acted, Tensor]:
+        """Act with one of the two memories; return the actions and the updated memory."""
+        size = self.design.memory_size
+        heads, after = self.heads(seen, memory[:, :size], memory[:, size:])
+        assert after is not None, "the policy has a memory"
+        acted = self.act(heads, masks, deterministic)
+        return acted, torch.cat([after, self.features(acted)], dim=1)
+
 
 STATE_IN, STATE_OUT, OUTPUT = "state_ins", "state_outs", "output"
 
@@ -83,57 +178,42 @@ def remark_on_order(spec: BehaviorSpec) -> str | None:
     )
 
 
-def godot_model(design: PolicyDesign, update: PolicyUpdate, actor: ActorNetwork, tensors: dict[str, Array]) -> bytes:
-    """Return a policy as the content of an `.onnx` file.
-
-    Args:
-        design: the policy's design.
-        update: the policy's weights.
-        actor: the policy's network, with the weights.
-        tensors: the policy's tensors.
+class GodotActor(ExportedActor):
+    """A policy in the format of the Godot RL Agents addon.
 
     Raises:
         StageError: if the addon can't run this policy.
     """
-    spec = design.spec
-    _refuse_what_the_addon_lacks(design)
-    graph = Graph(spec.name, OPSET)
-    seen = encode_observations(graph, design, actor.body, tensors, [_input(graph, spec, o) for o in spec.observations])
-    state = graph.input(STATE_IN, ())
-    encoding, _, _ = compute_encoding(graph, design, actor.body, seen, None)
-    heads = apply(graph, actor.action, encoding)
-    parts, width = _parts(graph, design, ActionHeads(graph, design, actor.log_sigma, None), heads)
-    graph.output(OUTPUT, graph.beside(parts), (BATCH, width))
-    graph.output(STATE_OUT, state, (BATCH,))
-    return graph.to_bytes(f"{update.behavior_id}, step {update.step}", {NOTES: noted(spec, update.step)})
 
+    def __init__(self, design: PolicyDesign, tensors: Mapping[str, Array]) -> None:
+        _refuse_what_the_addon_lacks(design)
+        super().__init__(design, tensors)
+        self._announced = _announced(self.spec)["observations"]
+        self.inputs = {
+            each.name: (1 if self._announced[each.name]["space"] == "discrete" else each.size,)
+            for each in self.spec.observations
+        } | {STATE_IN: ()}
 
-def _parts(graph: Graph, design: PolicyDesign, actions: ActionHeads, heads: str) -> tuple[list[str], int]:
-    """Return the parts of `output`, and their total width."""
-    spec = design.spec
-    size = spec.actions.continuous_size
-    means = actions.means(heads) if size else ""
-    keys, parts = action_keys(spec), []
-    for key in keys:
-        if key.branch >= 0:
-            parts.append(actions.logits(heads, key.branch))
-            continue
-        part = graph.columns(means, key.columns.start, key.columns.stop, size)
-        parts.append(part)
-        if spec.actions.discrete_branches:  # stands in for the log standard deviations, which the reader skips
-            parts.append(graph.multiply(part, 0.0))
-    return parts, sum(_width(spec, key) for key in keys)
+    def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Compute a model's outputs."""
+        *observations, state = inputs
+        seen = [self._observed(spec, value) for spec, value in zip(self.spec.observations, observations, strict=True)]
+        heads, _ = self.heads(self.encode(seen))
+        parts = []
+        for key in action_keys(self.spec):
+            if key.branch >= 0:
+                parts.append(self.logits(heads, key.branch))
+                continue
+            parts.append(self.continuous(heads, deterministic=True)[:, key.columns])
+            if self.spec.actions.discrete_branches:  # stands in for the log standard deviations, which are skipped
+                parts.append(parts[-1] * 0.0)
+        return {OUTPUT: torch.cat(parts, dim=1), STATE_OUT: state}
 
-
-def _input(graph: Graph, spec: BehaviorSpec, observation: ObservationSpec) -> str:
-    """Add an input for an observation in the addon's format; return it in the network's input format."""
-    announced = _announced(spec)["observations"][observation.name]
-    if announced["space"] == "discrete":
-        number = graph.node("Cast", graph.add(graph.input(observation.name, (1,)), np.float32(0.5)), to=INT64)
-        chosen = graph.node("Equal", number, graph.constant(np.arange(observation.size, dtype=np.int64)))
-        return graph.node("Cast", chosen, to=1)
-    flat = graph.input(observation.name, (observation.size,))
-    return flat if len(observation.shape) <= 1 else graph.reshape(flat, -1, *observation.shape)
+    def _observed(self, spec: ObservationSpec, value: Tensor) -> Tensor:
+        """Convert an observation from the addon's format to the network's input format."""
+        if self._announced[spec.name]["space"] == "discrete":
+            return ((value + 0.5).long() == torch.arange(spec.size)).float()
+        return value if len(spec.shape) <= 1 else value.reshape(-1, *spec.shape)
 
 
 def _refuse_what_the_addon_lacks(design: PolicyDesign) -> None:
@@ -178,130 +258,6 @@ def _width(spec: BehaviorSpec, key: ActionKey) -> int:
         return spec.actions.discrete_branches[key.branch]
     count: int = key.columns.stop - key.columns.start
     return count * (2 if spec.actions.discrete_branches else 1)
-
-
-LATER_OPSET = 15
-"""Operator set for custom networks with operations that the default set does not have."""
-
-
-def onnx_model(design: PolicyDesign, update: PolicyUpdate, opset: int = OPSET) -> bytes:
-    """Return a policy as the content of an `.onnx` file.
-
-    Args:
-        design: the policy's design.
-        update: the policy's weights.
-        opset: the operator set; a custom network that needs a later one is written for `LATER_OPSET`.
-
-    Raises:
-        StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
-            chooses how long its actions repeat.
-        LoadError: if the design names a custom network that can't be loaded.
-    """
-    if design.spec.action_repeat == "learned":
-        raise StageError(
-            f"{update.behavior_id}: the policy chooses how long to hold each action (environment.action_repeat), which "
-            "the model runtimes of games don't support; play the policy with --inference, or train with a fixed repeat"
-        )
-    tensors = update.tensors()
-    vectors = ObservationLayout(design.spec).vector_size
-    if (NORMALIZER_MEAN in tensors) != (design.settings.normalize and vectors > 0):
-        raise StageError(
-            f"{update.behavior_id}: network_settings.normalize differs from the setting that this policy was trained "
-            "with"
-        )
-    actor = untrained_actor(design)
-    actor.load_acting(tensors)
-    if GODOT in (design.spec.spaces or {}):
-        return godot_model(design, update, actor, tensors)
-    try:
-        return _Model(design, actor, tensors, opset).to_bytes(update)
-    except StageError:
-        if design.settings.network is None:
-            raise
-        return _Model(design, actor, tensors, LATER_OPSET).to_bytes(update)
-
-
-class _Model:
-    def __init__(self, design: PolicyDesign, actor: ActorNetwork, tensors: dict[str, Array], opset: int) -> None:
-        self._graph = Graph(design.spec.name, opset)
-        self._design = design
-        self._actor = actor
-        actions = design.spec.actions
-        inputs = [
-            self._graph.input(contract.observation_name(index), contract.observation_shape(spec))
-            for index, spec in enumerate(design.spec.observations)
-        ]
-        seen = encode_observations(self._graph, design, actor.body, tensors, inputs)
-        choices = actions.mask_size
-        masks = self._graph.input(contract.ACTION_MASKS, (choices,)) if choices else None
-        self._heads = ActionHeads(self._graph, design, actor.log_sigma, masks)
-        way = (design.memory_size + design.previous_action_size) if design.memory_size else 0
-        self._state_size = 2 * way
-        if way:
-            memories = self._graph.reshape(
-                self._graph.input(contract.RECURRENT_IN, (1, self._state_size)), -1, self._state_size
-            )
-            drawn, drawn_after = self._recurrent(seen, memories, 0, deterministic=False)
-            chosen, chosen_after = self._recurrent(seen, memories, way, deterministic=True)
-            after = self._graph.beside([drawn_after, chosen_after])
-        else:
-            encoding, _, _ = compute_encoding(self._graph, design, actor.body, seen, None)
-            heads = apply(self._graph, actor.action, encoding)
-            drawn, chosen = (self._heads.act(heads, deterministic) for deterministic in (False, True))
-            after = None
-        self._unconverted: dict[str, str] = {}
-        self._give(drawn, chosen, after)
-
-    def to_bytes(self, update: PolicyUpdate) -> bytes:
-        notes = {NOTES: noted(self._design.spec, update.step)}
-        return self._graph.to_bytes(f"{update.behavior_id}, step {update.step}", notes)
-
-    def _recurrent(
-        self, seen: EncodedValues, memories: str, start: int, deterministic: bool
-    ) -> tuple[ActionValues, str]:
-        """Act with the memory that starts at column `start`; return the actions and the updated memory."""
-        graph, half = self._graph, self._design.memory_size // 2
-        edges = np.cumsum([start, half, half, self._design.previous_action_size]).tolist()
-        h, c, previous = (graph.columns(memories, a, b, self._state_size) for a, b in pairwise(edges))
-        remembered = MemoryValues(h, c, self._heads.before(previous))
-        encoding, h_after, c_after = compute_encoding(graph, self._design, self._actor.body, seen, remembered)
-        assert h_after is not None
-        assert c_after is not None
-        acted = self._heads.act(apply(graph, self._actor.action, encoding), deterministic)
-        return acted, graph.beside([h_after, c_after, self._heads.features(acted)])
-
-    def _give(self, drawn: ActionValues, chosen: ActionValues, after: str | None) -> None:
-        """Add the model's outputs, in ML-Agents' order, and then Headrace's own."""
-        actions = self._design.spec.actions
-        self._number(contract.VERSION_NUMBER, [contract.VERSION])
-        self._number(contract.MEMORY_SIZE, [self._state_size])
-        if drawn.continuous is not None and chosen.continuous is not None:
-            self._give_continuous(contract.CONTINUOUS, drawn.continuous)
-            self._number(contract.CONTINUOUS_SIZE, [actions.continuous_size])
-            self._give_continuous(contract.DETERMINISTIC_CONTINUOUS, chosen.continuous)
-        if drawn.discrete:
-            shape = (BATCH, len(drawn.discrete))
-            self._graph.output(contract.DISCRETE, self._graph.beside(drawn.discrete), shape, integers=True)
-            self._number(contract.DISCRETE_SIZES, [actions.discrete_branches])
-            self._graph.output(
-                contract.DETERMINISTIC_DISCRETE, self._graph.beside(chosen.discrete), shape, integers=True
-            )
-        if after is not None:
-            state = self._graph.reshape(after, -1, 1, self._state_size)
-            self._graph.output(contract.RECURRENT_OUT, state, (BATCH, 1, self._state_size))
-        for name, values in self._unconverted.items():
-            self._graph.output(contract.before_units(name), values, (BATCH, actions.continuous_size))
-
-    def _give_continuous(self, name: str, values: str) -> None:
-        converted = convert_to_units(self._graph, values, action_units(self._design.spec))
-        self._graph.output(name, converted, (BATCH, self._design.spec.actions.continuous_size))
-        if converted != values:
-            self._unconverted[name] = values
-
-    def _number(self, name: str, numbers: Sequence[object]) -> None:
-        """Add a constant to the outputs; Unity reads constants in the model's first run."""
-        array = np.array(numbers, np.float32)
-        self._graph.output(name, self._graph.constant(array), array.shape)
 
 
 TOLERANCE = 1e-4

@@ -19,7 +19,7 @@ from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.onnx import contract
-from headrace.stages.policy.onnx.runtime import Runtime, whole_numbers
+from headrace.stages.policy.onnx.runtime import Runtime, stated_version, whole_numbers
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.policy.sampling import action_features, check_heads, policy_actions, sample_categorical
 
@@ -54,9 +54,7 @@ class ActionOutputs:
         self._continuous, self._discrete = contract.CONTINUOUS, contract.DISCRETE
         if self._logits:
             self._choose(on_zeros)
-            self._check_widths(on_zeros)
-        else:
-            self._check_sizes(on_zeros)
+        self._check_sizes(on_zeros)
         self.names()
 
     def names(self, deterministic: bool = False) -> list[str]:
@@ -124,33 +122,27 @@ class ActionOutputs:
         elif contract.CONTINUOUS not in self._outputs:
             self._continuous = contract.ACTION
 
-    def _check_widths(self, on_zeros: Mapping[str, Array]) -> None:
-        """Compare the widths of the outputs themselves, because the model does not state the number of branches."""
-        actions = self._actions
-        theirs = (_size(on_zeros, self._continuous), _size(on_zeros, self._discrete))
-        if theirs != (actions.continuous_size, actions.mask_size):
-            raise StageError(
-                f"{self._where}: was made for {theirs[0]} continuous actions and discrete branches of {theirs[1]} "
-                f"choices in total, but the environment has {actions.continuous_size} and "
-                f"{list(actions.discrete_branches)}"
-            )
-
     def _check_sizes(self, on_zeros: Mapping[str, Array]) -> None:
-        """Compare the sizes that the model states, or else the sizes of its outputs (see `Runtime`)."""
+        """Compare the sizes that the model states, or else the sizes of its outputs (see `Runtime`).
+
+        For version 2 only the outputs' sizes count, because the model does not state the number of branches.
+        """
         actions = self._actions
-        continuous = _size(on_zeros, contract.CONTINUOUS)
-        if contract.CONTINUOUS_SIZE in on_zeros:
-            continuous = max(0, whole_numbers(on_zeros[contract.CONTINUOUS_SIZE])[0])
+        continuous, choices = _size(on_zeros, self._continuous), _size(on_zeros, self._discrete)
         branches: tuple[int, ...] = ()
-        if contract.DISCRETE_SIZES in on_zeros:
+        if self._logits:
+            branches = actions.discrete_branches if choices == actions.mask_size else (choices,)
+        elif contract.DISCRETE_SIZES in on_zeros:
             branches = tuple(size for size in whole_numbers(on_zeros[contract.DISCRETE_SIZES]) if size > 0)
-        elif _size(on_zeros, contract.DISCRETE) == len(actions.discrete_branches):
+        elif choices == len(actions.discrete_branches):
             branches = actions.discrete_branches
-        theirs = (continuous, branches)
-        if theirs != (actions.continuous_size, actions.discrete_branches):
+        if not self._logits and contract.CONTINUOUS_SIZE in on_zeros:
+            continuous = max(0, whole_numbers(on_zeros[contract.CONTINUOUS_SIZE])[0])
+        if (continuous, branches) != (actions.continuous_size, actions.discrete_branches):
+            theirs = f"of {choices} choices in total" if self._logits else list(branches)
             raise StageError(
-                f"{self._where}: was made for {theirs[0]} continuous actions and discrete branches {list(theirs[1])}, "
-                f"but the environment has {actions.continuous_size} and {list(actions.discrete_branches)}"
+                f"{self._where}: was made for {continuous} continuous actions and discrete branches {theirs}, but the "
+                f"environment has {actions.continuous_size} and {list(actions.discrete_branches)}"
             )
 
 
@@ -185,7 +177,7 @@ class OnnxPolicy:
         stated = self._runtime.on_zeros(
             (contract.VERSION_NUMBER, contract.MEMORY_SIZE, *contract.METADATA, *contract.ACTIONS)
         )
-        version = self._read_version(stated)
+        version = stated_version(self._runtime, stated, self._where)
         self._alone = version < contract.VERSION and contract.RECURRENT_IN in self._runtime.shapes
         self._fed = contract.observation_inputs(spec.observations, version)
         self.memory_size = self._read_memory_size(stated)
@@ -282,20 +274,6 @@ class OnnxPolicy:
         if contract.RECURRENT_IN in self._runtime.shapes:
             inputs[contract.RECURRENT_IN] = memories.reshape(d, 1, self.memory_size)
         return inputs
-
-    def _read_version(self, stated: Mapping[str, Array]) -> int:
-        if contract.VERSION_NUMBER not in stated:
-            raise StageError(
-                f"{self._where}: is not a model in ML-Agents' format: it has no output {contract.VERSION_NUMBER}, only "
-                f"{', '.join(self._runtime.outputs)}; expected a file that Headrace or ML-Agents has exported"
-            )
-        version = whole_numbers(stated[contract.VERSION_NUMBER])[0]
-        if version not in contract.VERSIONS:
-            raise StageError(
-                f"{self._where}: has ML-Agents' model version {version}; expected "
-                f"{' or '.join(map(str, contract.VERSIONS))}; export it again with a current version"
-            )
-        return version
 
     def _read_memory_size(self, stated: Mapping[str, Array]) -> int:
         """Return the memory size that the model states; if a conversion dropped it, use the memory input's size."""

@@ -19,8 +19,7 @@ from headrace.queues.messages import Array, Floats
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.onnx import contract
-from headrace.stages.policy.onnx.contract import ModelMetadata, read_notes
-from headrace.stages.policy.onnx.graph import ModelProto, is_damaged
+from headrace.stages.policy.onnx.contract import ModelMetadata, is_damaged, read_notes
 
 MISSING = 'playing an .onnx model needs onnxruntime: python -m pip install "headrace[onnx]"'
 _IMAGE = re.compile(r"visual_observation_(\d+)")
@@ -89,6 +88,26 @@ def whole_numbers(constant: Array | None) -> tuple[int, ...]:
     return tuple(int(n) for n in np.where(np.isfinite(flat), flat, 0).tolist())
 
 
+def stated_version(runtime: Runtime, on_zeros: Mapping[str, Array], where: str) -> int:
+    """Return the version of a model's format, from the model's outputs for all-zero inputs.
+
+    Raises:
+        StageError: if the model states no version, or a version that Headrace does not read.
+    """
+    if contract.VERSION_NUMBER not in on_zeros:
+        raise StageError(
+            f"{where}: is not a model in ML-Agents' format: it has no output {contract.VERSION_NUMBER}, only "
+            f"{', '.join(runtime.outputs)}; expected a file that Headrace or ML-Agents has exported"
+        )
+    version = whole_numbers(on_zeros[contract.VERSION_NUMBER])[0]
+    if version not in contract.VERSIONS:
+        raise StageError(
+            f"{where}: has ML-Agents' model version {version}; expected {' or '.join(map(str, contract.VERSIONS))}; "
+            "export it again with a current version"
+        )
+    return version
+
+
 def load_onnxruntime() -> Any:
     """Import onnxruntime with its telemetry off.
 
@@ -124,8 +143,13 @@ def _session(model: Path | bytes, where: str) -> Any:
                 f"{where}: is damaged, or another program has changed it: its checksum does not match. Restore it "
                 "from a backup, or export it again from its .pt file with --export-onnx"
             )
-        content = _without_empty_outputs(content)
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        try:
+            return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception:
+            # Looking for the reason takes the onnx package, which slows the start of a program, so it comes second.
+            if (mended := _without_empty_outputs(content)) is None:
+                raise
+            return onnxruntime.InferenceSession(mended, options, providers=["CPUExecutionProvider"])
     except OSError as error:
         raise StageError(f"{where}: can't be read: {error.strerror}") from error
     except StageError:
@@ -134,22 +158,25 @@ def _session(model: Path | bytes, where: str) -> Any:
         raise StageError(f"{where}: is not a model that onnxruntime can run: {error}") from error
 
 
-def _without_empty_outputs(content: bytes) -> bytes:
-    """Drop outputs that a model declares but no node computes; Unity's conversion to package 3.0 left such outputs."""
+def _without_empty_outputs(content: bytes) -> bytes | None:
+    """Drop outputs that a model declares but no node computes; return None if there are none.
+
+    Unity's conversion to package 3.0 left such outputs, and onnxruntime rejects them.
+    """
+    import onnx
+
     try:
-        model = ModelProto.FromString(content)
+        model = onnx.load_from_string(content)
     except DecodeError:
-        return content  # onnxruntime reports the error
+        return None
     graph = model.graph
     computed = {name for node in graph.node for name in node.output}
     computed |= {value.name for value in (*graph.initializer, *graph.input)}
     empty = [output for output in graph.output if output.name not in computed]
-    if not empty:
-        return content
     for output in empty:
         graph.output.remove(output)
     changed: bytes = model.SerializeToString()
-    return changed
+    return changed if empty else None
 
 
 def stated_notes(model: Path, behavior: str) -> ModelMetadata:
@@ -168,9 +195,7 @@ def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
     inputs = [name for name in runtime.shapes if name not in (contract.ACTION_MASKS, contract.RECURRENT_IN)]
     observations = tuple(_observation(name, runtime.shapes[name], where) for name in sorted(inputs, key=_place))
     on_zeros = runtime.on_zeros((contract.VERSION_NUMBER, *contract.METADATA, *contract.ACTIONS))
-    if contract.VERSION_NUMBER not in on_zeros:
-        raise StageError(f"{where}: is not a model in ML-Agents' format: it has no output {contract.VERSION_NUMBER}")
-    version = whole_numbers(on_zeros[contract.VERSION_NUMBER])[0]
+    version = stated_version(runtime, on_zeros, where)
     continuous = max(0, whole_numbers(on_zeros.get(contract.CONTINUOUS_SIZE))[0])
     if not continuous and contract.DISCRETE_SIZES not in on_zeros and contract.CONTINUOUS in on_zeros:
         continuous = on_zeros[contract.CONTINUOUS].size

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
-from typing import TypeVar, cast
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+import torch
 
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.trainer.fast.impala import accelerated_impala
-from headrace.stages.trainer.fast.ppo import accelerated_ppo
-from headrace.stages.trainer.fast.sac import accelerated_sac
-from headrace.stages.trainer.impala import ImpalaUpdate
-from headrace.stages.trainer.ppo import PPOUpdate
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.kernels import compiled
+from headrace.stages.trainer.fast.cuda_graphs import CudaGraphs
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.sac import SACUpdate
 
 log = logging.getLogger(__name__)
 
 Update = TypeVar("Update")
+
+_FASTER = {
+    "headrace.stages.trainer.ppo:PPOUpdate": {"cpu": "ppo:ManualPPOUpdate", "cuda": "ppo:CapturedPPOUpdate"},
+    "headrace.stages.trainer.sac:SACUpdate": {"cpu": "sac:ManualSACUpdate", "cuda": "sac:CapturedSACUpdate"},
+    "headrace.stages.trainer.impala:ImpalaUpdate": {"cpu": "impala:ManualImpalaUpdate"},
+}
+"""The faster class in this folder, for an update's class and a kind of device.
+
+A subclass of an update is never replaced, because it may compute something else.
+"""
 
 
 # Called by trainers through their context, so that imports point one way (docs/decisions/058).
@@ -30,18 +40,59 @@ def accelerate(update: Update, context: TrainerContext, design: PolicyDesign) ->
         context: the trainer's context: device, replicas and settings.
         design: the policy's design.
     """
-    faster: object | None
-    # Only these classes: a user's subclass may compute something else.
-    if isinstance(update, PPOUpdate) and type(update) is PPOUpdate:
-        faster, why = accelerated_ppo(update, context, design)
-    elif isinstance(update, ImpalaUpdate) and type(update) is ImpalaUpdate:
-        faster, why = accelerated_impala(update, context, design)
-    elif isinstance(update, SACUpdate) and type(update) is SACUpdate:
-        faster, why = accelerated_sac(update, context, design)
+    kind, device = type(update), torch.device(context.device).type
+    by_device = _FASTER.get(f"{kind.__module__}:{kind.__qualname__}", {})
+    if not context.accelerated:
+        why = "torch_settings.acceleration: none"
+    elif not by_device:
+        why = f"nothing is faster than {kind.__name__}"
+    elif device not in by_device:
+        why = f"it learns on {context.device}"
     else:
-        faster, why = None, f"nothing is faster than {type(update).__name__}"
-    if faster is None:
+        why = why_not_manual(update, design) if device == "cpu" else why_not_captured(context)
+    if why:
         log.info("%s: autograd computes the gradients: %s.", context.behavior, why)
         return update
-    log.info("%s: %s.", context.behavior, why)
-    return cast("Update", faster)
+    module, _, name = by_device[device].partition(":")
+    faster: Any = getattr(import_module(f"headrace.stages.trainer.fast.{module}"), name)
+    if device == "cpu":
+        log.info("%s: %s.", context.behavior, in_words())
+        return cast("Update", faster(update))
+    log.info("%s: gradient steps are captured as CUDA graphs and replayed.", context.behavior)
+    uncaptured = "%s: gradient steps are not captured as CUDA graphs: %s."
+    return cast(
+        "Update", faster(update, CudaGraphs(context.device), lambda why: log.info(uncaptured, context.behavior, why))
+    )
+
+
+def why_not_manual(update: Any, design: PolicyDesign) -> str:
+    """Return why a CPU can't compute an update's gradients manually; empty if it can."""
+    if design.gsde is not None:
+        return "its noise depends on the state (network_settings.gsde)"
+    if not (design.plain if design.squashed else isinstance(update.network, ActorCritic)):
+        return "its network is more than a perceptron over vectors"
+    if design.squashed and design.spec.actions.discrete_branches:
+        return "some of its actions are discrete"
+    return ""
+
+
+def in_words(has_kernels: bool = compiled.kernels is not None) -> str:
+    """Describe manual gradients for the log, with or without compiled code."""
+    if has_kernels:
+        return "gradients are computed manually, in compiled code, NumPy and torch"
+    return (
+        "gradients are computed manually, in NumPy and torch. Compiled code is faster, but Headrace builds it only if "
+        "it finds a C compiler (gcc) during installation"
+    )
+
+
+def why_not_captured(context: TrainerContext) -> str:
+    """Return why a GPU can't capture a behaviour's gradient steps; empty if it can."""
+    network = context.settings.network_settings
+    if context.replicas.size > 1:
+        return "replicas exchange gradients within each step"
+    if network.memory is not None:
+        return "minibatches of sequences differ in their number of rows"
+    if network.network is not None:
+        return "a custom network may do things that a CUDA graph does not replay"
+    return ""

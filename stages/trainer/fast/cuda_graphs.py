@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,25 +20,6 @@ WARM_UP = 3
 allocate memory."""
 MOST_FORMS = 8
 """The maximum number of input forms to capture. Each has separate memory, so capturing more would gain nothing."""
-
-
-class Graphs(Protocol):
-    """Captures the work that functions do on a device, for later replay."""
-
-    def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function on the stream that may later capture its work."""
-        ...
-
-    def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
-        """Record a function's work on the device without executing it.
-
-        Returns:
-            A callable that executes the recorded work, and the function's result, whose tensors each call refills.
-
-        Raises:
-            RuntimeError: if the function does something that can't be captured, such as waiting for a result.
-        """
-        ...
 
 
 class CudaGraphs:
@@ -63,7 +43,14 @@ class CudaGraphs:
         return found
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
-        """See `Graphs.capture`. Other threads may use the GPU during a capture."""
+        """Record a function's work on the device without executing it. Other threads may use the GPU meanwhile.
+
+        Returns:
+            A callable that executes the recorded work, and the function's result, whose tensors each call refills.
+
+        Raises:
+            RuntimeError: if the function does something that can't be captured, such as waiting for a result.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             found = function()
@@ -73,22 +60,21 @@ class CudaGraphs:
 class CapturedStep(Generic[StepInputs, Found]):
     """Captures a step once per input form and then replays it.
 
-    An input form consists of shapes, dtypes, missing tensors and host-side numbers. The first few steps of each form
-    run normally, without capture. If a capture fails, that step and all later steps also run normally.
+    Inputs and results are tuples and named tuples, nested, of tensors and numbers. An input form consists of shapes,
+    dtypes, missing tensors and host-side numbers. The first few steps of each form run normally, without capture. If a
+    capture fails, that step and all later steps also run normally.
 
     Args:
         step: the function that takes a step. It must not change host state or draw random numbers, and the next call
             may overwrite the tensors that it returns.
         graphs: captures the step.
         tell: called once with the reason if steps are not captured.
-        most: the maximum number of forms to capture; 1 if the step has buffers that a different form would replace.
     """
 
-    def __init__(
-        self, step: Callable[[StepInputs], Found], graphs: Graphs, tell: Callable[[str], None], most: int = MOST_FORMS
-    ) -> None:
-        self._step, self._graphs, self._tell, self._most = step, graphs, tell, most
-        self._captures: dict[Any, _Capture[Found]] = {}
+    def __init__(self, step: Callable[[StepInputs], Found], graphs: CudaGraphs, tell: Callable[[str], None]) -> None:
+        self._step, self._graphs, self._tell = step, graphs, tell
+        self._captures: dict[Any, tuple[list[Tensor], Callable[[], None], Found]] = {}
+        """For each form, the graph's input tensors, what replays it, and the result, whose tensors it refills."""
         self._met: dict[Any, int] = {}
         self._gave_up = False
 
@@ -96,30 +82,28 @@ class CapturedStep(Generic[StepInputs, Found]):
         """Take a step. The tensors in the result are valid until the next step."""
         if self._gave_up:
             return self._step(inputs)
-        tensors: list[Tensor] = []
-        outline = _outline(inputs, tensors)
-        form = (outline, tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors))
-        capture = self._captures.get(form)
-        if capture is None:
-            met = self._met[form] = self._met.get(form, 0) + 1
-            if len(self._met) > self._most:
-                return self._without(
-                    inputs, f"minibatches come in more than {self._most} shape{'s' * (self._most > 1)}"
-                )
-            if met <= WARM_UP:
+        leaves = _leaves(inputs)
+        given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}  # a tensor may occur several times
+        form = tuple((leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        if form not in self._captures:
+            self._met[form] = self._met.get(form, 0) + 1
+            if len(self._met) > MOST_FORMS:
+                return self._without(inputs, f"minibatches come in more than {MOST_FORMS} shapes")
+            if self._met[form] <= WARM_UP:
                 return self._graphs.beside(lambda: self._step(inputs))
+            buffers = {key: one.clone(memory_format=torch.contiguous_format) for key, one in given.items()}
+            buffered = _mapped(inputs, lambda leaf: buffers.get(id(leaf), leaf))
             try:
-                capture = self._captures[form] = self._captured(outline, tensors)
+                captured = self._graphs.capture(lambda: self._step(buffered))
             except RuntimeError as error:
                 # Ending the capture raises an exception as well, which would hide the reason.
                 reason = error.__context__ if isinstance(error.__context__, RuntimeError) else error
                 return self._without(inputs, str(reason).strip().partition("\n")[0] or type(reason).__name__)
-        return capture.replay(tensors)
-
-    def _captured(self, outline: Any, tensors: list[Tensor]) -> _Capture[Found]:
-        buffers = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
-        inputs = _filled(outline, buffers)
-        return _Capture(buffers, *self._graphs.capture(lambda: self._step(inputs)))
+            self._captures[form] = list(buffers.values()), *captured
+        buffers_of_form, replay, found = self._captures[form]
+        torch._foreach_copy_(buffers_of_form, list(given.values()))
+        replay()
+        return found
 
     def _without(self, inputs: StepInputs, reason: str) -> Found:
         self._gave_up = True
@@ -129,58 +113,20 @@ class CapturedStep(Generic[StepInputs, Found]):
         return self._step(inputs)
 
 
-class _Capture(Generic[Found]):
-    """One captured input form.
-
-    Args:
-        buffers: the graph's input tensors.
-        again: replays the captured work.
-        found: the result, whose tensors each replay refills.
-    """
-
-    def __init__(self, buffers: list[Tensor], again: Callable[[], None], found: Found) -> None:
-        self._buffers, self._again, self._found = buffers, again, found
-
-    def replay(self, tensors: list[Tensor]) -> Found:
-        """Repeat the step with new inputs."""
-        torch._foreach_copy_(self._buffers, tensors)
-        self._again()
-        return self._found
-
-
 def copied(found: Found) -> Found:
     """Return a copy of a step's result that stays valid after the next step."""
-    tensors: list[Tensor] = []
-    outline = _outline(found, tensors)
-    copies: Found = _filled(outline, [tensor.clone() for tensor in tensors])
-    return copies
+    copy: Found = _mapped(found, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
+    return copy
 
 
-def _outline(value: Any, tensors: list[Tensor]) -> Any:
-    """Copy a nested value (tuples, dataclasses) with indices in place of tensors; add each tensor to the list once."""
-    if isinstance(value, Tensor):
-        for place, tensor in enumerate(tensors):
-            if tensor is value:
-                return _TensorAt(place)
-        tensors.append(value)
-        return _TensorAt(len(tensors) - 1)
-    if isinstance(value, tuple):
-        return type(value), tuple(_outline(each, tensors) for each in value)
-    if is_dataclass(value):
-        return type(value), tuple(_outline(getattr(value, each.name), tensors) for each in fields(value))
-    return value
+def _leaves(value: Any) -> list[Any]:
+    """Return everything inside nested tuples that is not itself a tuple."""
+    return [leaf for part in value for leaf in _leaves(part)] if isinstance(value, tuple) else [value]
 
 
-def _filled(outline: Any, tensors: list[Tensor]) -> Any:
-    """Rebuild the value that an outline describes, with these tensors in place of indices."""
-    if isinstance(outline, _TensorAt):
-        return tensors[outline]
-    if not isinstance(outline, tuple):
-        return outline
-    kind, parts = outline
-    inner = [_filled(part, tensors) for part in parts]
-    return tuple(inner) if kind is tuple else kind(*inner)
-
-
-class _TensorAt(int):
-    """An index into a list of tensors."""
+def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return nested tuples and named tuples like these, with a function applied to each of the `_leaves`."""
+    if not isinstance(value, tuple):
+        return function(value)
+    parts = [_mapped(part, function) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

@@ -26,22 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
-from headrace.stages.trainer.fast.choice import manual_gradients
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers
-from headrace.stages.trainer.impala import ImpalaUpdate, RecordedRows, Unrolls
-from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.impala import ImpalaUpdate, Unrolls
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
-
-
-def accelerated_impala(
-    update: ImpalaUpdate, context: TrainerContext, design: PolicyDesign
-) -> tuple[ImpalaUpdate | None, str]:
-    """Return the fastest equivalent of an update, or None; and the words for the log."""
-    fits, why = manual_gradients(update.network, context, design)
-    return (ManualImpalaUpdate(update) if fits else None), why
 
 
 class ManualImpalaUpdate(ImpalaUpdate):
@@ -59,10 +48,6 @@ class ManualImpalaUpdate(ImpalaUpdate):
         self._continuous = actions.continuous_size
         self._heads = np.empty((0, 0), np.float32)
         """[H, N] head outputs, with mask penalties added."""
-        self._log_sigma = self._of_log_sigma = None
-        if "log_sigma" in network.parameters:
-            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
-            self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `ImpalaUpdate.forward`; the results have no autograd graph."""
@@ -78,8 +63,8 @@ class ManualImpalaUpdate(ImpalaUpdate):
                 [choices.numpy()[:, 0] for choices in unrolls.choices],
                 self._heads[:0],
             )
-        if self._log_sigma is not None:
-            entropy += (self._continuous - 1) * (float(self._log_sigma.mean()) + _HALF_LOG_TWO_PI_E)
+        if (log_sigma := self._likelihood.log_sigma) is not None:
+            entropy += (self._continuous - 1) * (float(log_sigma.mean()) + _HALF_LOG_TWO_PI_E)
         found = self._heads.T, network.values.T, np.add.reduce(log_probs, axis=0), np.array(entropy, log_probs.dtype)
         heads, values, joint, of_all = (torch.from_numpy(each) for each in found)
         return heads, values, joint, of_all
@@ -100,33 +85,31 @@ class ManualImpalaUpdate(ImpalaUpdate):
         with np.errstate(all="ignore"):
             of_log_probs = (-policy * advantages).astype(kind)[None]
             self._likelihood.backward(of_log_probs, -of_entropy * n, of_heads)
-            if self._of_log_sigma is not None:  # `ActionLikelihood` takes the mean over dimensions
-                self._of_log_sigma -= of_entropy * n * (1.0 - 1.0 / self._continuous)
+            if (of_log_sigma := self._likelihood.of_log_sigma) is not None:  # it takes the mean over dimensions
+                of_log_sigma -= of_entropy * n * (1.0 - 1.0 / self._continuous)
             errors *= baseline
-            if (recorded := unrolls.recorded) is not None:
+            if unrolls.recorded_values is not None:
                 replayed = slice(unrolls.fresh, n)
-                difference = network.values[:, replayed] - recorded.values.numpy().T
+                difference = network.values[:, replayed] - unrolls.recorded_values.numpy().T
                 errors[:, replayed] += 2.0 * value_cloning * difference
-                self._clone(recorded, of_heads[:, replayed], self._heads[:, replayed], policy_cloning)
+                if unrolls.recorded_heads is not None:
+                    acted = unrolls.recorded_heads.numpy().T
+                    self._clone(acted, of_heads[:, replayed], self._heads[:, replayed], policy_cloning)
             network.of_heads[:, :n], network.of_heads[:, n:] = of_heads, 0.0
             network.of_values[:, :n], network.of_values[:, n:] = errors, 0.0
             network.backward()
 
-    def _clone(self, recorded: RecordedRows, of_heads: Numbers, heads: Numbers, weight: float) -> None:
-        if recorded.heads is None:
-            return
-        acted, size = recorded.heads.numpy().T, self._continuous
-        if self._log_sigma is not None and self._of_log_sigma is not None:
-            mean, spread, acted = acted[:size], acted[size : 2 * size], acted[2 * size :]
-            precision = np.exp(-2.0 * self._log_sigma)[:, None]
+    def _clone(self, acted: Numbers, of_heads: Numbers, heads: Numbers, weight: float) -> None:
+        size = self._continuous
+        log_sigma, of_log_sigma = self._likelihood.log_sigma, self._likelihood.of_log_sigma
+        if log_sigma is not None and of_log_sigma is not None:
+            mean, spread, acted = acted[:size], acted[size : 2 * size], acted[size:]
+            precision = np.exp(-2.0 * log_sigma)[:, None]
             away = heads[:size] - mean
             of_heads[:size] += weight * away * precision
-            self._of_log_sigma += weight * np.add.reduce(1.0 - (np.exp(2.0 * spread) + away * away) * precision, axis=1)
-        first = 0
-        for width in self._branches:
-            ours, theirs = heads[size + first : size + first + width], acted[first : first + width]
-            of_heads[size + first : size + first + width] += weight * (_softmax(ours) - _softmax(theirs))
-            first += width
+            of_log_sigma += weight * np.add.reduce(1.0 - (np.exp(2.0 * spread) + away * away) * precision, axis=1)
+        for branch in self._likelihood.branches:
+            of_heads[branch] += weight * (_softmax(heads[branch]) - _softmax(acted[branch]))
 
 
 def _softmax(logits: Numbers) -> Numbers:

@@ -77,11 +77,16 @@ class ManualPerceptrons:
     def __init__(self, network: ActorCritic, rows: int, use_kernels: bool = True) -> None:
         weights = {name: leaf.detach() for name, leaf in network.parameters.items()}
         gradients = network.named_views(network.gradients)
-        self._layers = make_layers(
-            network.activation, weights, gradients, network.layers, network.products, rows, use_kernels
-        )
-        self._action = _Head("action", weights, gradients)
-        self._value = _Head("value", weights, gradients) if "value.weight" in weights else None
+        layers = [_of_layer(f"body.{i}", weights, gradients) for i in range(network.layers)]
+        sizes = [weight.shape[2] for weight, *_ in layers]
+        kind: type[Any] = _NarrowLayer  # any kind works for all sizes; this chooses the fastest
+        if max(sizes) >= FEWEST_OF_TORCH or max(sizes) * rows >= LEAST_OF_TORCH:
+            kind = _WideLayer
+        elif use_kernels and compiled.compiles(network.activation, sizes, network.values.dtype):
+            kind = _CompiledLayer
+        self._layers = [kind(network.activation, network.products, *parameters) for parameters in layers]
+        self._action = Head(*_of_layer("action", weights, gradients))
+        self._value = Head(*_of_layer("value", weights, gradients)) if "value.weight" in weights else None
         self._inputs = torch.empty(0)
         self.heads = self.values = self.of_heads = self.of_values = np.empty((0, 0), self._action.weight.dtype)
 
@@ -124,18 +129,26 @@ class ManualPerceptrons:
         self.values, self.of_values = (np.empty((signals, rows), kind) for _ in range(2))
 
 
-class _Head:
-    """A linear layer on top of a tower, made from named parameters and gradients; its outputs have rows last."""
+def _of_layer(name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return a layer's weight and bias, and their gradients, given parameters and gradients keyed by name."""
+    return [of[f"{name}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")]
 
-    def __init__(self, name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-        self.weight, self._bias, self._of_weight, self._of_bias = (
-            of[f"{name}.{what}"].numpy() for of in (weights, gradients) for what in ("weight", "bias")
-        )
 
-    def forward(self, encoding: Numbers, outputs: Numbers) -> None:
-        """Write the outputs for an encoding [R, U] to `outputs`."""
-        np.matmul(self.weight.T, encoding.T, out=outputs)
+class Head:
+    """A linear layer on top of a tower; its outputs have rows last.
+
+    Args:
+        parameters: the weight [U, H] and the bias [H], and their gradients, which are overwritten.
+    """
+
+    def __init__(self, *parameters: Tensor) -> None:
+        self.weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
+
+    def forward(self, encoding: Numbers, outputs: Numbers | None = None) -> Numbers:
+        """Return the outputs [H, R] for an encoding [R, U], in the array `outputs` if one is given."""
+        outputs = np.matmul(self.weight.T, encoding.T, out=outputs)
         outputs += self._bias[:, None]
+        return outputs
 
     def backward(self, encoding: Numbers, of_outputs: Numbers) -> None:
         """Write the gradients of the layer's weight and bias."""
@@ -150,16 +163,21 @@ class ActionLikelihood:
         network: the network with the standard deviations, whose gradient is overwritten.
         actions: the behaviour's actions.
         use_kernels: whether compiled code may be used if it is installed.
+
+    Attributes:
+        branches: the positions of each branch among head outputs, which begin with the means.
+        log_sigma: [C] the log standard deviations; None without continuous actions.
+        of_log_sigma: [C] their gradient.
     """
 
     def __init__(self, network: ActorCritic, actions: ActionSpec, use_kernels: bool = True) -> None:
         ends = list(accumulate(actions.discrete_branches, initial=actions.continuous_size))
-        self._branches = [slice(first, end) for first, end in pairwise(ends)]
+        self.branches = [slice(first, end) for first, end in pairwise(ends)]
         self._continuous = actions.continuous_size
-        self._log_sigma = self._of_log_sigma = None
+        self.log_sigma = self.of_log_sigma = None
         if "log_sigma" in network.parameters:
-            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
-            self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
+            self.log_sigma = network.parameters["log_sigma"].detach().numpy()
+            self.of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
         self._deviations = self._inverse_sigma = np.empty(0)
         self._log_ps: list[Numbers] = []
         self._ps: list[Numbers] = []
@@ -183,11 +201,11 @@ class ActionLikelihood:
         `coefficients` are clip range, entropy weight and share. Returns the policy loss, the entropy, and the
         log-ratios [P, R].
         """
-        columns = 1 if joint else self._continuous + len(self._branches)
+        columns = 1 if joint else self._continuous + len(self.branches)
         log_ratios = np.empty((columns, heads.shape[1]), np.float32)
         given = heads, rows.continuous, rows.choices, rows.penalties, rows.old_log_probs, rows.advantages
-        settings = self._sizes, self._log_sigma, joint, *coefficients
-        return *compiled.kernels.surrogate(*given, *settings, of_heads, self._of_log_sigma, log_ratios), log_ratios
+        settings = self._sizes, self.log_sigma, joint, *coefficients
+        return *compiled.kernels.surrogate(*given, *settings, of_heads, self.of_log_sigma, log_ratios), log_ratios
 
     def forward(
         self, heads: Numbers, actions: Numbers, choices: Sequence[NDArray[np.int64]], penalties: Numbers
@@ -201,23 +219,23 @@ class ActionLikelihood:
             penalties: [H - C, R] penalties added to the logits; [0, R] without masks.
         """
         rows = heads.shape[1]
-        log_probs = np.empty((self._continuous + len(self._branches), rows), heads.dtype)
+        log_probs = np.empty((self._continuous + len(self.branches), rows), heads.dtype)
         entropy = 0.0
-        if self._log_sigma is not None:
-            log_sigma = self._log_sigma[:, None]
+        if self.log_sigma is not None:
+            log_sigma = self.log_sigma[:, None]
             self._inverse_sigma = np.exp(-log_sigma)
             self._deviations = (actions - heads[: self._continuous]) * self._inverse_sigma
             columns = log_probs[: self._continuous]
             np.multiply(self._deviations, self._deviations, out=columns)
             columns *= -0.5
             columns -= log_sigma + _HALF_LOG_TWO_PI
-            entropy += mean_of(self._log_sigma) + _HALF_LOG_TWO_PI_E
-        if not self._branches:
+            entropy += mean_of(self.log_sigma) + _HALF_LOG_TWO_PI_E
+        if not self.branches:
             return log_probs, entropy
         if len(self._numbers) != rows:
             self._numbers = np.arange(rows)
         self._log_ps, self._ps, self._row_entropies, self._chosen = [], [], [], []
-        for column, (branch, chosen) in enumerate(zip(self._branches, choices, strict=True), self._continuous):
+        for column, (branch, chosen) in enumerate(zip(self.branches, choices, strict=True), self._continuous):
             logits = heads[branch]
             if len(penalties):
                 logits = logits + penalties[branch.start - self._continuous : branch.stop - self._continuous]
@@ -243,18 +261,18 @@ class ActionLikelihood:
             of_entropy: the gradient of the entropy.
             of_heads: [H, R] the array that receives the head outputs' gradients.
         """
-        if self._of_log_sigma is not None:
+        if self.of_log_sigma is not None:
             mine = of_log_probs[: self._continuous]
             means, deviations = of_heads[: self._continuous], self._deviations
             np.multiply(mine, deviations, out=means)
             of_sigma = means * deviations
             of_sigma -= mine
-            np.add.reduce(of_sigma, axis=1, out=self._of_log_sigma)
-            self._of_log_sigma += of_entropy / self._continuous
+            np.add.reduce(of_sigma, axis=1, out=self.of_log_sigma)
+            self.of_log_sigma += of_entropy / self._continuous
             means *= self._inverse_sigma
         rows = of_heads.shape[1]
         for number, (branch, log_p, p, entropies, at) in enumerate(
-            zip(self._branches, self._log_ps, self._ps, self._row_entropies, self._chosen, strict=True)
+            zip(self.branches, self._log_ps, self._ps, self._row_entropies, self._chosen, strict=True)
         ):
             mine = of_log_probs[self._continuous + number if len(of_log_probs) > 1 else 0]
             logits = of_heads[branch]
@@ -377,32 +395,3 @@ class _WideLayer:
         torch.bmm(self._ones, self.delta, out=self._of_bias)
         if before is not None:
             self._multiply(self.delta, self._weight.transpose(1, 2), out=before.delta)
-
-
-def make_layers(
-    activation: str,
-    weights: Mapping[str, Tensor],
-    gradients: Mapping[str, Tensor],
-    count: int,
-    products: HiddenProducts,
-    rows: int,
-    use_kernels: bool,
-) -> list[Any]:
-    """Make a body's layers, from first to last, given parameters and gradients keyed by name.
-
-    The layers are chosen to be fast for minibatches of `rows` rows, but work for any size.
-    """
-    of_layer = [
-        [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)
-    ]
-    sizes = [weight.shape[2] for weight, *_ in of_layer]
-    kind: type[Any] = _NarrowLayer
-    if max(sizes) >= FEWEST_OF_TORCH or max(sizes) * rows >= LEAST_OF_TORCH:
-        kind = _WideLayer
-    elif (
-        use_kernels
-        and compiled.compiles(activation, sizes, of_layer[0][0].dtype)
-        and all(each.is_contiguous() for parameters in of_layer for each in parameters)
-    ):  # the parameters of torch modules are transposed views
-        kind = _CompiledLayer
-    return [kind(activation, products, *parameters) for parameters in of_layer]

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.queues.specs import ActionSpec
-from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import to_device
-from headrace.stages.trainer.fast.choice import capture, log_uncaptured, manual_gradients
-from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
+from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, CudaGraphs, copied
 from headrace.stages.trainer.fast.perceptrons import ActionLikelihood, ManualPerceptrons, Numbers, mean_of
 from headrace.stages.trainer.on_policy.rollout import Minibatch, MinibatchArrays, PackedColumns
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import GradientStep, PPOUpdate
-from headrace.stages.trainer.protocol import TrainerContext
-
-
-def accelerated_ppo(update: PPOUpdate, context: TrainerContext, design: PolicyDesign) -> tuple[PPOUpdate | None, str]:
-    """Return the fastest equivalent of an update, or None; and the words for the log."""
-    fits, why = manual_gradients(update.network, context, design)
-    if fits:
-        return ManualPPOUpdate(update), why
-    graphs, words = capture(context)
-    if graphs is None:
-        return None, words if torch.device(context.device).type == "cuda" else why
-    return CapturedPPOUpdate(update, graphs, partial(log_uncaptured, context.behavior)), words
 
 
 class ManualPPOUpdate(PPOUpdate):
@@ -55,7 +38,7 @@ class ManualPPOUpdate(PPOUpdate):
         self._joint = not update.settings.ratio_per_dimension
         self._divergence: ManualDivergence | None = None
         if update.anchor is not None:
-            self._divergence = ManualDivergence(network, actions, update.anchor.coefficient)
+            self._divergence = ManualDivergence(self._likelihood, update.anchor.coefficient)
 
     def find_gradients(self, batch: Minibatch, coefficients: Coefficients, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Write the gradients; see `PPOUpdate.find_gradients`."""
@@ -116,32 +99,27 @@ class ManualDivergence:
         categorical   ∂/∂logits = p·(log p - log q - k), where k = Σ p·(log p - log q).
 
     Args:
-        network: the network with the standard deviations; the divergence's gradient is added to their gradient.
-        actions: the behaviour's actions.
+        likelihood: has the standard deviations, to whose gradient the divergence's is added.
         coefficient: a factor on the gradients.
     """
 
-    def __init__(self, network: ActorCritic, actions: ActionSpec, coefficient: float) -> None:
-        ends = accumulate(actions.discrete_branches, initial=actions.continuous_size)
-        self._branches = [slice(first, end) for first, end in pairwise(ends)]
-        self._continuous, self.coefficient = actions.continuous_size, coefficient
-        self._log_sigma = self._of_log_sigma = np.empty(0)
-        if self._continuous:
-            self._log_sigma = network.parameters["log_sigma"].detach().numpy()
-            self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
+    def __init__(self, likelihood: ActionLikelihood, coefficient: float) -> None:
+        self._likelihood, self.coefficient = likelihood, coefficient
 
     def __call__(self, heads: Numbers, rows: MinibatchArrays, share: float, of_heads: Numbers) -> float:
         """Return the divergence; add its gradients to `of_heads` [H, R] and to the gradient of log σ."""
         assert rows.anchor is not None, "there is one"
-        anchor, c, total, each = rows.anchor, self._continuous, 0.0, self.coefficient * share / heads.shape[1]
-        if c:
-            log_sigma, gap = self._log_sigma[:, None], heads[:c] - anchor[:c]
+        anchor, actions, total, each = rows.anchor, self._likelihood, 0.0, self.coefficient * share / heads.shape[1]
+        c, of_log_sigma = 0, actions.of_log_sigma
+        if actions.log_sigma is not None and of_log_sigma is not None:
+            c = len(actions.log_sigma)
+            log_sigma, gap = actions.log_sigma[:, None], heads[:c] - anchor[:c]
             precision = np.exp(-2.0 * anchor[c : 2 * c])
             ratio = np.exp(2.0 * log_sigma) * precision
             total += float((anchor[c : 2 * c] - log_sigma + 0.5 * (ratio + gap * gap * precision - 1.0)).sum())
             of_heads[:c] += each * gap * precision
-            self._of_log_sigma += each * (ratio - 1.0).sum(axis=1)
-        for branch in self._branches:
+            of_log_sigma += each * (ratio - 1.0).sum(axis=1)
+        for branch in actions.branches:
             logits = heads[branch]
             if len(rows.penalties):
                 logits = logits + rows.penalties[branch.start - c : branch.stop - c]
@@ -176,7 +154,7 @@ class CapturedPPOUpdate(PPOUpdate):
         tell: called once with the reason if steps are not captured.
     """
 
-    def __init__(self, update: PPOUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
+    def __init__(self, update: PPOUpdate, graphs: CudaGraphs, tell: Callable[[str], None]) -> None:
         super().__init__(update.network, update.spec, update.settings, update.replicas, update.anchor)
         self._captured = CapturedStep(self._uncaptured, graphs, tell)
         self._weights = self._scheduled = update.network.values[:0]
@@ -193,7 +171,7 @@ class CapturedPPOUpdate(PPOUpdate):
 
     def _uncaptured(self, inputs: _PPOStepInputs) -> GradientStep:
         rate, epsilon, weights = inputs.scheduled[0], inputs.scheduled[1], inputs.scheduled[2:]
-        minibatch = Minibatch.of_block(inputs.block, torch.empty(0, dtype=torch.int64), inputs.others)
+        minibatch = Minibatch.of_block(inputs.block, inputs.others)
         # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.
         coefficients = Coefficients(cast("float", rate), 0.0, cast("float", epsilon))
         return super().step(minibatch, coefficients, weights, measure=True)

@@ -1,19 +1,14 @@
 """SAC's update, accelerated: manual gradients on a CPU for perceptrons and continuous actions, and CUDA graphs.
 
 This code replaces autograd for the network that most agents with continuous actions have. It records no graph, writes
-large arrays to buffers allocated once, and needs one pass of the policy for both s and s', and one pass of each Q for
-both (s, a) and (s, ã). Autograd remains the reference: tests compare the two.
+the layers' results to buffers allocated once, and needs one pass of each Q for both (s, a) and (s, ã).
+Autograd remains the reference: tests compare the two.
 
 Axis letters: B rows, U units, C actions, S reward signals. Head outputs, values, and arrays computed from these have
 rows last.
 
-**Perceptrons** (`ManualPerceptron`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
-
-    ∂L/∂Wₕ = ∂L/∂h·y     ∂L/∂bₕ = Σ_B ∂L/∂h     ∂L/∂y = ∂L/∂hᵀ·Wₕ
-
-and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
-
-    ∂L/∂W = δᵀ·x         ∂L/∂b = Σ_B δ           ∂L/∂x = δ·W.
+**Perceptrons** (`ManualPerceptron`). The equations are those of `perceptrons`, for one tower and for weights as torch
+stores them: z = x·Wᵀ + b.
 
 **The policy.** With noise ε, log σ within its limits, u = μ + σ·ε and ã = tanh u,
 
@@ -32,24 +27,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import log, pi
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, WRITE_ACTIVATION, to_device
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.trainer.fast.choice import capture, in_words, log_uncaptured
-from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, Graphs, copied
-from headrace.stages.trainer.fast.perceptrons import Numbers, mean_of
-from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.replay.minibatch import ReplayMinibatch, UpdateMeasures
-from headrace.stages.trainer.sac import SACUpdate
+from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, CudaGraphs, copied
+from headrace.stages.trainer.fast.perceptrons import Head, Numbers, mean_of
+from headrace.stages.trainer.replay.minibatch import UpdateMeasures
+from headrace.stages.trainer.sac import SACUpdate, StepInputs
 
 Half = TypeVar("Half")
 
@@ -60,24 +52,6 @@ _ROWS_AT_ONCE = 32
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 
 
-def accelerated_sac(update: SACUpdate, context: TrainerContext, design: PolicyDesign) -> tuple[SACUpdate | None, str]:
-    """Return the fastest equivalent of an update, or None; and the words for the log."""
-    if torch.device(context.device).type == "cuda":
-        graphs, why = capture(context)
-        if graphs is None:
-            return None, why
-        return CapturedSACUpdate(update, graphs, partial(log_uncaptured, context.behavior)), why
-    if not design.plain:
-        return None, "its networks are more than perceptrons over vectors"
-    if design.spec.actions.discrete_branches:
-        return None, "some of its actions are discrete"
-    if design.gsde is not None:
-        return None, "its noise depends on the state (network_settings.gsde)"
-    if torch.device(context.device).type != "cpu":
-        return None, f"it learns on {context.device}"
-    return ManualSACUpdate(update), in_words()
-
-
 class ManualSACUpdate(SACUpdate):
     """Computes the gradients on the CPU without autograd, for plain designs with only continuous actions.
 
@@ -85,60 +59,57 @@ class ManualSACUpdate(SACUpdate):
         update: the update that this one replaces.
     """
 
-    threads_sleep = True
-
     def __init__(self, update: SACUpdate) -> None:
         super().__init__(update.networks, update.design, update.settings, update.replicas)
-        design, networks = update.design, update.networks
-        products = HiddenProducts(design.products)
-
-        def manual(body: NetworkBody, head: nn.Linear) -> ManualPerceptron:
-            layers = [layer for layer in body.layers if isinstance(layer, nn.Linear)]
-            return ManualPerceptron([*layers, head], design.settings.activation, products)
-
-        self._policy = manual(networks.actor.module.body, networks.actor.module.action)
+        activation, products = update.design.settings.activation, HiddenProducts(update.design.products)
+        actor = self.actor.module
+        self._policy = ManualPerceptron(actor.body, actor.action, activation, products)
         self._qs, self._targets = (
-            [manual(q.body, q.head) for q in (both.module.q1, both.module.q2)]
-            for both in (networks.critics, networks.target)
+            [ManualPerceptron(q.body, q.head, activation, products) for q in (both.module.q1, both.module.q2)]
+            for both in (self.critics, self.target)
         )
-        self._actions = design.spec.actions.continuous_size
-        self._entropy = float(self.target_entropies[0]) if self.learns_coefficients else None
-        """The target entropy; None if the entropy coefficient is fixed."""
+        self._of_actor = [ActivationBuffers(self._policy) for _ in range(2)]
+        """The policy's buffers for the observations, and for the next observations."""
+        self._rooms = [ActivationBuffers(q) for q in self._qs]
+        """The buffers of each target network, which the Q that it follows then overwrites."""
         self._beside = SideThread()
-        self._alone = products.alone
         self.threads_sleep = not products.alone
-        self._seen: tuple[Tensor, Tensor]
-        """The observations and the next observations, each [B, V]."""
-        self._make_room(0, self._policy.inputs.shape[1])
 
     def use_threads(self, threads: int) -> None:
         """See `SACUpdate.use_threads`."""
-        if self._alone:
-            torch.set_num_threads(threads)
-        else:
+        if self.threads_sleep:
             self._beside.use(threads)
+        else:
+            torch.set_num_threads(threads)
 
-    def find_gradients(
-        self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
-    ) -> UpdateMeasures:
+    def find_gradients(self, inputs: StepInputs) -> UpdateMeasures:
         """Write the gradients of all networks; see `SACUpdate.find_gradients`."""
-        self._take_in(batch)
-        rows = rewards.shape[0]
-        alpha = float(np.exp(self.coefficients.values.numpy()[0]))
+        batch, rewards, discounts, noise, _ = inputs
+        seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
+        rows, alpha = len(seen), float(np.exp(self.coefficients.values.numpy()[0]))
         with np.errstate(all="ignore"):  # the caller checks for NaN and infinity after the updates
-            heads = self._both(lambda at: self._policy.forward(self._seen[at], self._of_actor[at]))
+            heads = self._both(lambda at: self._policy.forward((seen, following)[at], self._of_actor[at]))
             draw = _Draw(np.concatenate(heads, axis=1), noise.numpy().T)
-            width = self._seen[0].shape[1]
-            self._judged.numpy()[rows:, width:] = draw.actions[:, :rows].T
-            self._following.numpy()[:, width:] = draw.actions[:, rows:].T
-            after, both = zip(*self._both(self._values_of), strict=True)
+            # NumPy takes a third of torch's time to put so few columns side by side.
+            here, drawn_actions = seen.numpy(), draw.actions.T
+            actions = np.concatenate((batch.continuous.numpy(), drawn_actions[:rows]))
+            judged = torch.from_numpy(np.concatenate((np.concatenate((here, here)), actions), axis=1))
+            following = torch.from_numpy(np.concatenate((following.numpy(), drawn_actions[rows:]), axis=1))
+
+            def values_of(at: int) -> tuple[Numbers, Numbers]:
+                """Return a target network's values [S, B], and its Q's for the actions taken, then drawn [S, 2B]."""
+                room = self._rooms[at]
+                return self._targets[at].forward(following, room), self._qs[at].forward(judged, room)
+
+            after, both = zip(*self._both(values_of), strict=True)
             goals = np.minimum(*after)
             goals -= alpha * draw.log_probs[rows:]
             goals = rewards.numpy().T + discounts.numpy().T * goals
             taken, drawn = [values[:, :rows] for values in both], [values[:, rows:] for values in both]
             soft = np.minimum(*drawn) - alpha * draw.log_probs[:rows]
-            if self._entropy is not None:
-                self.coefficients.gradients.fill_(-(mean_of(draw.log_probs[:rows]) + self._entropy))
+            if self.learns_coefficients:
+                excess = mean_of(draw.log_probs[:rows]) + float(self.target_entropies[0])
+                self.coefficients.gradients.fill_(-excess)
             errors = [values - goals for values in taken]
             squares = [0.5 * float(np.vdot(each, each)) / each.size for each in errors]
             self._backpropagate(errors, drawn, draw, alpha)
@@ -147,15 +118,6 @@ class ManualSACUpdate(SACUpdate):
             torch.from_numpy(found.T) for found in (*taken, goals, soft, draw.log_probs[None, :rows])
         )
         return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
-
-    def _values_of(self, at: int) -> tuple[Numbers, Numbers]:
-        """Return the values computed by one target network, and by its Q.
-
-        The target network's values [S, B] are those of the next observations. The Q's values [S, 2B] are those of the
-        actions taken, followed by those of the actions drawn.
-        """
-        room = self._rooms[at]
-        return self._targets[at].forward(self._following, room), self._qs[at].forward(self._judged, room)
 
     def _backpropagate(self, errors: Sequence[Numbers], drawn: Sequence[Numbers], draw: _Draw, alpha: float) -> None:
         """Write the gradients of both Qs and of the policy, which needs the Qs' gradients w.r.t. the drawn actions.
@@ -168,6 +130,7 @@ class ManualSACUpdate(SACUpdate):
         """
         rows, each = errors[0].shape[1], 1.0 / errors[0].size
         of_errors = [each * found for found in errors]
+        of_actions = np.zeros((rows, len(draw.actions)), draw.actions.dtype)
 
         def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
             """Return the rows in which this Q is not the larger one, and its gradients [n, C] w.r.t. the actions."""
@@ -179,9 +142,8 @@ class ManualSACUpdate(SACUpdate):
             of_values = np.zeros((len(ours), rows + min(rows, few + -few % _ROWS_AT_ONCE)), ours.dtype)
             of_values[:, :rows], of_values[:, rows : rows + few] = of_errors[at], share[:, chosen]
             delta = q.back(of_values, room).numpy()[rows : rows + few]
-            return chosen, delta @ q.inputs.numpy()[:, -self._actions :]
+            return chosen, delta @ q.inputs.numpy()[:, -of_actions.shape[1] :]
 
-        of_actions = np.zeros((rows, self._actions), draw.actions.dtype)
         for chosen, found in self._both(by_actions):
             of_actions[chosen] += found
 
@@ -198,26 +160,6 @@ class ManualSACUpdate(SACUpdate):
 
     def _both(self, half: Callable[[int], Half]) -> tuple[Half, Half]:
         return self._beside.both(partial(half, 0), partial(half, 1))
-
-    def _take_in(self, batch: ReplayMinibatch) -> None:
-        """Copy the networks' inputs to buffers, except for the actions that will be drawn."""
-        seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
-        rows, width = seen.shape
-        if self._following.shape[0] != rows:
-            self._make_room(rows, width)
-        self._seen = seen, following
-        judged = self._judged.numpy()
-        judged[:rows, :width] = judged[rows:, :width] = seen.numpy()
-        judged[:rows, width:] = batch.continuous.numpy()
-        self._following.numpy()[:, :width] = following.numpy()
-
-    def _make_room(self, rows: int, width: int) -> None:
-        def empty(rows: int, width: int) -> Tensor:
-            return torch.empty((rows, width), dtype=self._policy.inputs.dtype)
-
-        self._judged, self._following = empty(2 * rows, width + self._actions), empty(rows, width + self._actions)
-        self._of_actor = [ActivationBuffers(self._policy, rows) for _ in range(2)]
-        self._rooms = [ActivationBuffers(q, 2 * rows) for q in self._qs]
 
 
 class _Draw:
@@ -254,37 +196,40 @@ class _Draw:
 
 
 class ManualPerceptron:
-    """Linear layers on the CPU, with an activation after each layer except the last.
+    """A perceptron on the CPU: linear layers, with an activation after each layer except the last.
 
     Args:
-        layers: the layers, whose parameters a `FlatParameters` has taken over.
+        body: the hidden layers, whose parameters a `FlatParameters` has taken over.
+        head: the last layer.
         activation: the activation's name.
         products: computes the matrix products of wide layers.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], activation: str, products: HiddenProducts) -> None:
-        *hidden, head = layers
-        self.hidden = [_Layer(layer, products) for layer in hidden]
-        self.inputs = hidden[0].weight.detach()
+    def __init__(self, body: NetworkBody, head: nn.Linear, activation: str, products: HiddenProducts) -> None:
+        self.hidden = [_parameters(layer) for layer in body.layers if isinstance(layer, nn.Linear)]
+        """Weight, bias, and their gradients, for each hidden layer."""
+        self.inputs = self.hidden[0][0]
         """[U, V] the first layer's weights."""
-        parameters = head.weight, head.bias, _gradient(head.weight), _gradient(head.bias)
-        self._head, bias, self._of_head, self._of_bias = (each.detach().numpy() for each in parameters)
-        self._head_weight, self._bias = head.weight.detach(), bias[:, None]
+        self._products = products
+        for weight, *_ in self.hidden:
+            if not products.rounds(weight):
+                products.provider(weight)  # chosen by measuring, so before a second thread starts
+        self._head_weight, bias, of_weight, of_bias = _parameters(head)
+        self._head = Head(self._head_weight.t(), bias, of_weight.t(), of_bias)
         self._activate, self._slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self.keeps_z = activation in SLOPE_OF_INPUT
         """Whether the activation's derivative is computed from the activation's input instead of its output."""
 
     def forward(self, x: Tensor, room: ActivationBuffers) -> Numbers:
         """Compute outputs [K, R] for rows [R, V]; `room` keeps the results that the backward pass needs."""
-        room.x, rows = x, x.shape[0]
-        for layer, zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
+        rows = len(x)
+        room.hold(x)
+        for (weight, bias, *_), zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
             z, y = zs[:rows], ys[:rows]
-            layer.forward(x, z)
+            self._products.layer(bias, x, weight, z)
             self._activate(z, y)
             x = y
-        outputs: Numbers = self._head @ x.numpy().T
-        outputs += self._bias
-        return outputs
+        return self._head.forward(x.numpy())
 
     def back(self, of_outputs: Numbers, room: ActivationBuffers) -> Tensor:
         """Compute all layers' δ, for use by `learn`; return the first layer's δ [n, U].
@@ -302,7 +247,8 @@ class ManualPerceptron:
         for at in range(len(deltas) - 1, -1, -1):
             self._slope(deltas[at], kept[at][:rows])
             if at:
-                self.hidden[at].back(deltas[at], deltas[at - 1])
+                weight = self.hidden[at][0]
+                self._products.product(deltas[at], weight, deltas[at - 1], weight)
         return deltas[0]
 
     def learn(self, of_outputs: Numbers, room: ActivationBuffers) -> None:
@@ -313,31 +259,47 @@ class ManualPerceptron:
             room: holds the δ that `back` computed.
         """
         rows = of_outputs.shape[1]
-        np.matmul(of_outputs, room.ys[-1][:rows].numpy(), out=self._of_head)
-        np.add.reduce(of_outputs, axis=1, out=self._of_bias)
-        for layer, x, delta in zip(self.hidden, (room.x, *room.ys), room.deltas, strict=False):
-            layer.learn(delta[:rows], x[:rows])
+        self._head.backward(room.ys[-1][:rows].numpy(), of_outputs)
+        for (weight, _, of_weight, of_bias), inputs, deltas in zip(
+            self.hidden, (room.x, *room.ys), room.deltas, strict=False
+        ):
+            x, delta = inputs[:rows], deltas[:rows]
+            torch.sum(delta, 0, out=of_bias)
+            if x.shape[1] <= FEW:
+                # With few columns, NumPy's matmul takes a third of the time.
+                np.matmul(delta.numpy().T, x.numpy(), out=of_weight.numpy())
+            else:
+                self._products.product(delta.t(), x, of_weight, weight)
+
+
+def _parameters(layer: nn.Linear) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a layer's weight and bias, and their gradients, which `FlatParameters` has set."""
+    assert layer.weight.grad is not None
+    assert layer.bias.grad is not None
+    return layer.weight.detach(), layer.bias.detach(), layer.weight.grad, layer.bias.grad
 
 
 class ActivationBuffers:
-    """The buffers of a pass. Networks with the same shape may share them, one after another.
+    """What a pass keeps for the backward pass. Networks with the same shape may share buffers, one after another.
 
     Args:
         network: one of the networks that use the buffers.
-        rows: the maximum number of rows, R.
     """
 
-    def __init__(self, network: ManualPerceptron, rows: int) -> None:
-        weights = [layer.weight for layer in network.hidden]
-
-        def buffers() -> list[Tensor]:
-            return [torch.empty((rows, len(weight)), dtype=weight.dtype) for weight in weights]
-
+    def __init__(self, network: ManualPerceptron) -> None:
+        self._network = network
         self.x = torch.empty(0)
-        self.zs = buffers()
-        self.ys = buffers() if network.keeps_z else self.zs
-        """Outputs of activations, which overwrite the inputs if the inputs are no longer needed."""
-        self.deltas = buffers()
+        """The rows of the last pass."""
+        self.zs = self.ys = self.deltas = list[Tensor]()
+        """By layer. The outputs y of activations overwrite the inputs z if the inputs are no longer needed."""
+
+    def hold(self, x: Tensor) -> None:
+        """Keep the rows [R, V] of a pass, and make room for them."""
+        self.x = x
+        if not self.zs or len(self.zs[0]) < len(x):
+            sizes = [len(weight) for weight, *_ in self._network.hidden]
+            self.zs, self.deltas = ([x.new_empty(len(x), size) for size in sizes] for _ in range(2))
+            self.ys = [torch.empty_like(z) for z in self.zs] if self._network.keeps_z else self.zs
 
     def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
         """Drop all rows after the first `rows`, except the rows `chosen`.
@@ -349,50 +311,6 @@ class ActivationBuffers:
             of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)
 
 
-class _Layer:
-    """One linear layer: z = x·Wᵀ + b."""
-
-    def __init__(self, layer: nn.Linear, products: HiddenProducts) -> None:
-        self.weight, self._bias = layer.weight.detach(), layer.bias.detach()
-        self._of_weight, self._of_bias = _gradient(layer.weight), _gradient(layer.bias)
-        self._products = products
-        if not products.rounds(self.weight):
-            products.provider(self.weight)  # chosen by measuring, so before a second thread starts
-
-    def forward(self, x: Tensor, z: Tensor) -> None:
-        """Write z [R, U] for rows [R, V]."""
-        self._products.layer(self._bias, x, self.weight, z)
-
-    def back(self, delta: Tensor, below: Tensor) -> None:
-        """Write the gradient of the inputs, computed from δ [n, U], to `below` [n, V]."""
-        self._products.product(delta, self.weight, below, self.weight)
-
-    def learn(self, delta: Tensor, x: Tensor) -> None:
-        """Write the gradients of the parameters, computed from δ [r, U] and inputs [r, V]."""
-        torch.sum(delta, 0, out=self._of_bias)
-        if x.shape[1] <= FEW:
-            # With few columns, NumPy's matmul takes a third of the time.
-            np.matmul(delta.numpy().T, x.numpy(), out=self._of_weight.numpy())
-        else:
-            self._products.product(delta.t(), x, self._of_weight, self.weight)
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None, "`FlatParameters` sets it"
-    return parameter.grad
-
-
-class _SACStepInputs(NamedTuple):
-    """Everything that changes from one gradient step to the next; see `SACUpdate.step`."""
-
-    batch: ReplayMinibatch
-    rewards: Tensor
-    discounts: Tensor
-    noise: Tensor
-    learning_rate: Tensor
-    """The learning rate, a scalar."""
-
-
 class CapturedSACUpdate(SACUpdate):
     """Takes gradient steps as CUDA graphs, for networks without memory.
 
@@ -402,38 +320,25 @@ class CapturedSACUpdate(SACUpdate):
         tell: called once with the reason if steps are not captured.
     """
 
-    def __init__(self, update: SACUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
+    def __init__(self, update: SACUpdate, graphs: CudaGraphs, tell: Callable[[str], None]) -> None:
         super().__init__(update.networks, update.design, update.settings, update.replicas)
-        self._captured = CapturedStep(self._uncaptured, graphs, tell)
-        self._rate = 0.0
+        self._captured = CapturedStep(super()._take_step, graphs, tell)
+        self._rate: float | Tensor = 0.0
         self._rate_there = torch.zeros((), device=self.actor.values.device)
         """The learning rate, as a tensor on the device."""
 
-    def _take_step(
-        self,
-        batch: ReplayMinibatch,
-        rewards: Tensor,
-        discounts: Tensor,
-        noise: Tensor,
-        learning_rate: float,
-        share: float,
-    ) -> UpdateMeasures:
+    def _take_step(self, inputs: StepInputs, share: float = 1.0) -> UpdateMeasures:
         """Take a gradient step, by replaying its graph if that has been captured.
 
         A graph never changes, so it includes the move of the targets only if every step makes one.
         """
-        if learning_rate != self._rate:
-            self._rate = learning_rate
-            self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
-        measures = self._captured(_SACStepInputs(batch, rewards, discounts, noise, self._rate_there))
+        if inputs.learning_rate != self._rate:
+            self._rate = inputs.learning_rate
+            self._rate_there = to_device(torch.tensor(self._rate), self._rate_there.device)
+        measures = self._captured(inputs._replace(learning_rate=self._rate_there))
         for adam in self._moving:
             adam.steps += 1
         return copied(measures)
-
-    def _uncaptured(self, inputs: _SACStepInputs) -> UpdateMeasures:
-        # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.
-        rate = cast("float", inputs.learning_rate)
-        return super()._take_step(inputs.batch, inputs.rewards, inputs.discounts, inputs.noise, rate, 1.0)
 
 
 # A second thread for independent halves of a step: results are bit-identical to calling them in sequence, but faster.

@@ -6,7 +6,8 @@ Cloning has a separate optimizer for the trainer's actor, and fades out over `st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
@@ -16,14 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.config import BehavioralCloningSettings
 from headrace.queues.messages import Array
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork
-from headrace.stages.policy.network.flat_parameters import FlatParameters
+from headrace.stages.policy.network.flat_parameters import FlatParameters, FlatVectors
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_log_probs
-from headrace.stages.policy.observations import EncodedObservations, Normalizer
+from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.policy.sampling import action_features, first_action_features, policy_actions
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
@@ -36,65 +36,136 @@ _USUAL_EPOCHS = 3
 
 @dataclass(frozen=True)
 class ClonedActor:
-    """The acting part of a trainer's network, to be trained by cloning.
-
-    `values` may also contain parameters of other networks: for PPO, the critic's parameters. Parameters that do not
-    affect the loss get no gradient, so Adam does not change them.
-    """
+    """The acting part of a trainer's network, to be trained by cloning."""
 
     design: PolicyDesign
     forward: Callable[[Inputs], Tensor]
     """Computes head outputs [B, H]. With memory, the inputs are sequences and their initial memories."""
-    values: Tensor
-    """All parameters as one vector, changed in place."""
-    gradients: Tensor
-    """Gradients of `values`. The backward pass adds to them, and cloning zeros them afterwards."""
-    named_views: Callable[[Tensor], dict[str, Tensor]]
-    """Splits a vector of the same length as `values` into views, keyed by parameter name."""
+    network: FlatVectors
+    """The parameters, changed in place, and their gradients, which a trainer finds zeroed after cloning.
+
+    They may include a critic's. Parameters that do not affect the loss get no gradient, so Adam does not change them.
+    """
 
     @classmethod
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
-        """Make a `ClonedActor` from SAC's actor, which is a separate network."""
-        return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
+        """Make a `ClonedActor` from an actor that is a separate network."""
+        return cls(design, lambda inputs: actor.module(inputs)[0], actor)
 
 
-class BehavioralCloning:
-    """Trains an actor to imitate demonstrations.
+class ImitationUpdate(ABC):
+    """Trains an actor to imitate an expert, and owns the optimizer for that.
 
     Args:
-        examples: the demonstrations.
         actor: the actor to train.
-        settings: sizes and schedule of the cloning.
+        optimizer: the optimizer's name in messages.
+        rate: the setting that scales the learning rate, for messages.
+    """
+
+    def __init__(self, actor: ClonedActor, optimizer: str = "optimizer", rate: str = "learning_rate") -> None:
+        self._actor = actor
+        self._adam = Adam(actor.network.values, actor.network.gradients)
+        self._optimizer, self._rate = optimizer, rate
+
+    @abstractmethod
+    def loss(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
+        """Return the scalar loss of head outputs [B, H] for a batch's inputs."""
+
+    def step(self, learning_rate: float) -> None:
+        """Change the parameters by their gradients."""
+        self._adam.step(learning_rate)
+
+    def learn(
+        self,
+        examples: Examples,
+        normalizer: Normalizer | None,
+        epochs: int,
+        batch_size: int,
+        learning_rate: float,
+        random: np.random.Generator,
+        samples: int = 0,
+    ) -> float:
+        """Make `epochs` passes over the examples, or over `samples` of their steps, each in a new random order.
+
+        Returns:
+            The mean loss. The last minibatch's gradients stay in the actor.
+
+        Raises:
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
+        """
+        network, losses = self._actor.network, []
+        # Counted in sequences, which may include padding; without memory, a sequence is a single step.
+        length = examples.rows.shape[1]
+        per_pass = min(max(1, samples // length), len(examples)) if samples else len(examples)
+        batches = ceil(per_pass / max(1, batch_size // length))
+        with self._adam.undone_on_failure():
+            for _ in range(epochs):
+                order = random.permutation(len(examples))[:per_pass]
+                for which in np.array_split(order, batches):
+                    batch = examples.batch(which, normalizer, network.values.device)
+                    loss = self.loss(self._actor.forward(batch.inputs), batch)
+                    network.gradients.zero_()
+                    torch.autograd.backward(loss)
+                    self.step(learning_rate)
+                    losses.append(loss.detach())
+            history = torch.stack(losses)
+            if not bool(torch.isfinite(history).all() & torch.isfinite(network.values).all()):
+                raise NotFiniteError(
+                    f"{self._actor.design.spec.name}: a loss or a weight became NaN or infinite; the weights from "
+                    f"before this update are kept. A lower {self._rate} often helps"
+                )
+        return float(history.mean())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return Adam's step count, and its moments keyed by parameter name."""
+        return self._adam.state_dict(self._actor.network.named_views)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`.
+
+        Raises:
+            StageError: if a tensor does not fit; the message names it.
+        """
+        self._adam.load_state_dict(self._actor.network.named_views, state, self._optimizer)
+
+
+class BehavioralCloning(ImitationUpdate):
+    """Trains an actor to imitate demonstrations, alongside its trainer's own updates.
+
+    Args:
+        context: the trainer's arguments, with `behavioral_cloning` in its settings.
+        actor: the actor to train.
         learning_rate: the trainer's initial learning rate.
         batch_size: the trainer's batch size, used if the settings have no batch size.
         intake: provides the normaliser for the actor's inputs.
         random: the generator that shuffles the examples; the trainer saves its state.
+
+    Raises:
+        StageError: if the demonstrations can't be used; see `load_demonstrations`.
     """
 
     def __init__(
         self,
-        examples: Examples,
+        context: TrainerContext,
         actor: ClonedActor,
-        settings: BehavioralCloningSettings,
         learning_rate: float,
         batch_size: int,
         intake: ObservationPreprocessor,
         random: np.random.Generator,
     ) -> None:
-        self._examples = examples
-        self._actor = actor
-        self._intake = intake
-        self._random = random
-        self._epochs = settings.num_epoch or _USUAL_EPOCHS
-        kind = "linear" if settings.steps else "constant"
-        rate = learning_rate * settings.strength
+        super().__init__(actor, "behavioral_cloning", "behavioral_cloning.strength")
+        settings = context.settings.behavioral_cloning
+        assert settings is not None, "made only if it is set"
+        demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
+        self._examples, self._intake, self._random = examples_of(demonstrations, actor.design), intake, random
+        self._epochs, self._samples = settings.num_epoch or _USUAL_EPOCHS, settings.samples_per_update
+        self._batch_size = settings.batch_size or batch_size
+        kind, rate = "linear" if settings.steps else "constant", learning_rate * settings.strength
         self._learning_rate = Schedule(kind, rate, LEARNING_RATE_FLOOR, max(1, settings.steps))
-        # Counted in sequences, which may include padding; without memory, a sequence is a single step.
-        length = examples.rows.shape[1]
-        bound = max(1, settings.samples_per_update // length) if settings.samples_per_update else len(examples)
-        self._per_pass = min(bound, len(examples))
-        self._batches = ceil(self._per_pass / max(1, (settings.batch_size or batch_size) // length))
-        self._adam = Adam(actor.values, actor.gradients)
+
+    def loss(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
+        """Return `cloning_loss`."""
+        return cloning_loss(heads, batch, self._actor.design)
 
     def update(self, step: int) -> Mapping[str, float]:
         """Run the cloning passes of one trainer update, over all demonstrations or over `samples_per_update` of them.
@@ -106,46 +177,15 @@ class BehavioralCloning:
             The loss, keyed by statistic name; empty once cloning has faded out.
 
         Raises:
-            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
+            NotFiniteError: see `learn`.
         """
-        learning_rate = self._learning_rate.at(step)
-        if learning_rate <= LEARNING_RATE_FLOOR:
+        rate = self._learning_rate.at(step)
+        if rate <= LEARNING_RATE_FLOOR:
             return {}
-        actor, losses = self._actor, []
-        with self._adam.undone_on_failure():
-            for which in self._minibatches():
-                batch = self._examples.batch(which, self._intake.normalizer, actor.values.device)
-                loss = cloning_loss(actor.forward(batch.inputs), batch, actor.design)
-                actor.gradients.zero_()
-                loss.backward()  # type: ignore[no-untyped-call]
-                self._adam.step(learning_rate)
-                losses.append(loss.detach())
-            actor.gradients.zero_()
-            history = torch.stack(losses)
-            if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
-                raise NotFiniteError(
-                    f"{actor.design.spec.name}: behavioral_cloning at step {step}: a loss or a weight became NaN or "
-                    "infinite; the weights from before this update are kept. A lower behavioral_cloning.strength "
-                    "often helps"
-                )
-        return {"Losses/Pretraining Loss": float(history.mean())}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return Adam's step count, and its moments keyed by parameter name."""
-        return self._adam.state_dict(self._actor.named_views)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
-        self._adam.load_state_dict(self._actor.named_views, state, "behavioral_cloning")
-
-    def _minibatches(self) -> Iterator[NDArray[np.int64]]:
-        for _ in range(self._epochs):
-            order = self._random.permutation(len(self._examples))[: self._per_pass]
-            yield from np.array_split(order, self._batches)
+        sizes = self._epochs, self._batch_size
+        loss = self.learn(self._examples, self._intake.normalizer, *sizes, rate, self._random, self._samples)
+        self._actor.network.gradients.zero_()
+        return {"Losses/Pretraining Loss": loss}
 
 
 def make_cloning(
@@ -156,19 +196,10 @@ def make_cloning(
     intake: ObservationPreprocessor,
     random: np.random.Generator,
 ) -> BehavioralCloning | None:
-    """Load the demonstrations and set up cloning; return None if the settings don't request cloning.
-
-    `context` contains the trainer's arguments; see `BehavioralCloning` for the others.
-
-    Raises:
-        StageError: if the demonstrations can't be used; see `load_demonstrations`.
-    """
-    settings = context.settings.behavioral_cloning
-    if settings is None:
+    """Make a `BehavioralCloning`; return None if the settings don't request cloning."""
+    if context.settings.behavioral_cloning is None:
         return None
-    demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
-    examples = examples_of(demonstrations, actor.design)
-    return BehavioralCloning(examples, actor, settings, learning_rate, batch_size, intake, random)
+    return BehavioralCloning(context, actor, learning_rate, batch_size, intake, random)
 
 
 # Examples are an expert's steps, from demonstrations or from a teacher's trajectories, as input to an update. Their
@@ -196,30 +227,25 @@ class ImitationBatch(NamedTuple):
         return (values * self.weights).sum() / self.weights.sum()
 
 
-@dataclass(frozen=True)
 class Examples:
-    """N unnormalised steps, stored as consecutive runs."""
+    """N steps of an expert in consecutive runs, not normalised; with a memory, runs are cut into sequences.
 
-    design: PolicyDesign
-    """The learning policy's design."""
-    observations: EncodedObservations
-    """[N, …] the expert's observations."""
-    continuous: NDArray[np.float32]
-    """[N, C] continuous actions, in the form that the policy draws."""
-    choices: NDArray[np.int64]
-    """[N, branches] the expert's choice in each branch."""
-    masks: NDArray[np.bool_] | None
-    """[N, choices] true for allowed choices; None if all were allowed."""
-    previous: NDArray[np.float32] | None
-    """[N, P] features of the previous actions; None without memory."""
-    rows: NDArray[np.int64]
-    """[S, L] the rows of each sequence. A shorter sequence repeats its last row. Without memory, L is 1."""
-    real: NDArray[np.bool_]
-    """[S, L] true for real rows, false for padding."""
+    Args:
+        design: the learning policy's design.
+        observations: [N, …] the expert's observations.
+        continuous: [N, C] continuous actions, in the form that the policy draws.
+        choices: [N, branches] the expert's choice in each branch.
+        masks: [N, choices] true for allowed choices; None if all were allowed.
+        previous: [N, P] features of the previous actions; not used without memory.
+        lengths: [K] the number of steps of each run.
 
-    @classmethod
-    def from_runs(
-        cls,
+    Attributes:
+        rows: [S, L] the rows of each sequence. A shorter sequence repeats its last row. Without memory, L is 1.
+        real: [S, L] true for real rows, false for padding.
+    """
+
+    def __init__(
+        self,
         design: PolicyDesign,
         observations: EncodedObservations,
         continuous: NDArray[np.float32],
@@ -227,20 +253,15 @@ class Examples:
         masks: NDArray[np.bool_] | None,
         previous: NDArray[np.float32] | None,
         lengths: NDArray[np.int64],
-    ) -> Examples:
-        """Make examples from runs of `lengths` [K] steps, cut into sequences if the policy has a memory."""
+    ) -> None:
+        self.design, self.observations, self.previous = design, observations, previous
+        self._continuous, self._choices, self._masks = continuous, choices, masks
         memory = design.settings.memory
-        rows, real = sequences(lengths, 1 if memory is None else memory.sequence_length)
-        return cls(design, observations, continuous, choices, masks, previous if memory else None, rows, real)
+        self.rows, self.real = sequences(lengths, 1 if memory is None else memory.sequence_length)
 
     def __len__(self) -> int:
         """Return the number of sequences, S; without memory, each sequence is a single step."""
         return len(self.rows)
-
-    @property
-    def steps(self) -> int:
-        """The number of steps, N."""
-        return len(self.choices)
 
     def batch(
         self, which: NDArray[np.int64] | slice, normalizer: Normalizer | None, device: str | torch.device
@@ -258,11 +279,11 @@ class Examples:
             memories = torch.zeros(len(rows) // length, self.design.memory_size, device=device)
             previous = torch.from_numpy(self.previous[rows]).to(device)
             inputs = inputs._replace(previous_actions=previous, memories=memories, sequence_length=length)
-        penalties = None if self.masks is None else np.where(self.masks[rows], np.float32(0), MASK_PENALTY)
+        penalties = None if self._masks is None else np.where(self._masks[rows], np.float32(0), MASK_PENALTY)
         return ImitationBatch(
             inputs,
-            torch.from_numpy(self.continuous[rows]).to(device),
-            torch.from_numpy(self.choices[rows]).to(device),
+            torch.from_numpy(self._continuous[rows]).to(device),
+            torch.from_numpy(self._choices[rows]).to(device),
             None if penalties is None else torch.from_numpy(penalties).to(device),
             None if real.all() else torch.from_numpy(real.astype(np.float32)).to(device),
         )
@@ -276,9 +297,9 @@ def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Example
         features = action_features(actions, demonstrations.continuous, demonstrations.choices)
         previous[1:] = features[:-1]
         previous[demonstrations.episode_starts] = first_action_features(actions)
-    return Examples.from_runs(
+    return Examples(
         design,
-        demonstrations.observations,
+        ObservationLayout(design.spec).encode(demonstrations.observations),
         policy_actions(actions, demonstrations.continuous, design.squashed),
         demonstrations.choices,
         demonstrations.masks,
@@ -298,18 +319,12 @@ def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[
         The row indices [S, L] of each sequence, with the last row repeated as padding, and a mask [S, L], false for
         padding.
     """
-    if longest == 1:
-        rows = np.arange(int(lengths.sum()), dtype=np.int64)[:, None]
-        return rows, np.ones(rows.shape, np.bool_)
-    run_starts = np.cumsum(lengths) - lengths
-    starts = [
-        start + longest * np.arange(ceil(length / longest)) for start, length in zip(run_starts, lengths, strict=True)
-    ]
-    first = np.concatenate(starts, dtype=np.int64) if starts else np.empty(0, np.int64)
-    last: NDArray[np.int64] = np.repeat(run_starts + lengths - 1, -(-lengths // longest)).astype(np.int64)
-    rows = first[:, None] + np.arange(longest)
-    real = rows <= last[:, None]
-    return np.minimum(rows, last[:, None]), real
+    counts = -(-lengths // longest)
+    run_starts, first = np.cumsum(lengths) - lengths, np.cumsum(counts) - counts
+    starts = np.repeat(run_starts, counts) + longest * (np.arange(counts.sum()) - np.repeat(first, counts))
+    last: NDArray[np.int64] = np.repeat(run_starts + lengths - 1, counts).astype(np.int64)[:, None]
+    rows = starts.astype(np.int64)[:, None] + np.arange(longest)
+    return np.minimum(rows, last), rows <= last
 
 
 # Imitation losses, computed from the head outputs of `ActorNetwork`: means, log σ if the design is squashed, then the

@@ -1,4 +1,4 @@
-"""Demonstrations: an expert's recorded steps, in a form that is the same for all file formats."""
+"""Demonstrations: an expert's recorded steps, in a form that is the same for all file formats, and their checks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.messages import Array
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.policy.observations import ObservationLayout
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +25,10 @@ class Demonstrations:
     """N steps in K concatenated trajectories, with one row per step, in order."""
 
     spec: BehaviorSpec
-    observations: EncodedObservations
-    """[N, …] the expert's observations, without normalisation."""
-    final_observations: EncodedObservations
-    """[K, …] the expert's observation after the last step of each trajectory."""
+    observations: tuple[Array, ...]
+    """One array [N, *shape] per observation of the spec, without normalisation."""
+    final_observations: tuple[Array, ...]
+    """One array [K, *shape] per observation: the one after the last step of each trajectory."""
     continuous: NDArray[np.float32]
     """[N, C] actions as the environment received them: between -1 and 1 if bounded."""
     choices: NDArray[np.int64]
@@ -55,6 +58,11 @@ class Demonstrations:
         lengths = self.episode_lengths
         return np.cumsum(lengths) - lengths
 
+    @property
+    def last_trajectories(self) -> NDArray[np.int64]:
+        """[E] the index of each episode's last trajectory."""
+        return np.append(np.flatnonzero(self.starts_episode)[1:], len(self.lengths)) - 1
+
 
 def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
     """Concatenate demonstrations with the same spec, in order."""
@@ -64,75 +72,72 @@ def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
     if any(part.masks is not None for part in parts):
         size = parts[0].spec.actions.mask_size
         masks = np.concatenate([np.ones((len(p), size), np.bool_) if p.masks is None else p.masks for p in parts])
-    return Demonstrations(
-        parts[0].spec,
-        _stacked([part.observations for part in parts]),
-        _stacked([part.final_observations for part in parts]),
-        np.concatenate([part.continuous for part in parts]),
-        np.concatenate([part.choices for part in parts]),
-        np.concatenate([part.rewards for part in parts]),
-        np.concatenate([part.lengths for part in parts]),
-        np.concatenate([part.terminated for part in parts]),
-        np.concatenate([part.starts_episode for part in parts]),
-        masks,
-    )
+    columns: dict[str, Any] = {}
+    for name in ("continuous", "choices", "rewards", "lengths", "terminated", "starts_episode"):
+        columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    for name in ("observations", "final_observations"):
+        columns[name] = tuple(map(np.concatenate, zip(*(getattr(part, name) for part in parts), strict=True)))
+    return replace(parts[0], masks=masks, **columns)
 
 
-def _stacked(parts: Sequence[EncodedObservations]) -> EncodedObservations:
-    others = zip(*(part.others for part in parts), strict=True)
-    return EncodedObservations(
-        np.concatenate([part.vectors for part in parts]), tuple(np.concatenate(arrays) for arrays in others)
-    )
+def rows_between(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row indices from each start to before its stop, concatenated."""
+    return np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
 
 
 # Checks that demonstrations fit the behaviour that learns from them, and that their values are valid.
 
-log = logging.getLogger(__name__)
-
+_FINITE = "demonstrations need finite numbers"
 _ROUNDING = 1e-4
 """Tolerance for actions beyond -1 or 1, which result from rounding in formats with few digits and in scaling by
 bounds."""
 
 
-def check_fit(recorded: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
-    """Reject demonstrations whose observations or actions differ from the expected ones; names may differ.
+def checked(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -> Demonstrations:
+    """Return demonstrations with the spec and the dtypes of the behaviour that learns from them.
 
-    `file` is the file name used in messages.
+    Actions are clipped to [-1, 1]. The observations after terminated episodes, which nothing uses, become zeros.
 
-    Raises:
-        StageError: if an observation or action differs; the message names it, with the expected value and the one
-            found.
-    """
-    difference = _difference(recorded, expected)
-    if difference is not None:
-        raise StageError(
-            f"{file}: demonstrations of {recorded.behavior_id} do not fit {expected.behavior_id}: {difference}; were "
-            "they recorded in a different environment, or in a different version of this one?"
-        )
-
-
-def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
-    """Return the demonstrations, with actions clipped to [-1, 1].
+    Args:
+        demonstrations: the recorded steps.
+        spec: the learning behaviour's spec. Names and the dtypes of vectors may differ from those recorded.
+        file: the file name used in messages.
 
     Raises:
-        StageError: if a number is NaN or infinite, or a choice or action is out of range; the message gives trajectory,
-            step and column of the first one.
+        StageError: if an observation or the actions have a different form, a number is NaN or infinite, or a choice or
+            action is out of range; the message gives both forms, or trajectory, step and column of the first number.
     """
-    for name, column in _columns(demonstrations):
-        if not np.isfinite(column).all():
-            row, inner = _first(~np.isfinite(column))
-            where = _at(demonstrations, row, inner, name)
-            raise StageError(f"{file}: {where} is {column[row][inner]}; demonstrations need finite numbers")
-    for name, column in _final_columns(demonstrations):
-        bad = ~np.isfinite(column) & ~demonstrations.terminated.reshape(-1, *[1] * (column.ndim - 1))
-        if bad.any():
-            row, inner = _first(bad)
-            raise StageError(
-                f"{file}: trajectory {row + 1}, after its last step: {name}{_index(inner)} is {column[row][inner]}; "
-                "demonstrations need finite numbers"
-            )
-    _check_choices(demonstrations, file)
-    return _bounded(demonstrations, file)
+    _check_fit(demonstrations.spec, spec, file)
+    continuous, lengths = demonstrations.continuous, demonstrations.lengths
+    observations, finals = [], []
+    for seen, rows, ends in zip(
+        spec.observations, demonstrations.observations, demonstrations.final_observations, strict=True
+    ):
+        observed, final = rows.astype(seen.dtype, copy=False), ends.astype(seen.dtype)
+        final[demonstrations.terminated] = 0  # diverged simulators return NaN there
+        reject(file, seen.name, observed, ~np.isfinite(observed), _FINITE, lengths)
+        reject(file, seen.name, final, ~np.isfinite(final), _FINITE)
+        observations.append(observed)
+        finals.append(final)
+    for name, column in (("continuous_actions", continuous), ("rewards", demonstrations.rewards)):
+        reject(file, name, column, ~np.isfinite(column), _FINITE, lengths)
+    for branch, size in enumerate(spec.actions.discrete_branches):
+        choices, expected = demonstrations.choices[:, branch], f"expected a choice of 0 to {size - 1}"
+        reject(file, f"discrete_actions[{branch}]", choices, (choices < 0) | (choices >= size), expected, lengths)
+    unbounded = list(spec.actions.unbounded)
+    beyond = np.abs(continuous) > 1.0 + _ROUNDING
+    beyond[:, unbounded] = False
+    expected = "expected a number in [-1, 1]; scale the actions to the environment's bounds"
+    reject(file, "continuous_actions", continuous, beyond, expected, lengths)
+    clipped = continuous.clip(-1.0, 1.0)
+    clipped[:, unbounded] = continuous[:, unbounded]
+    return replace(
+        demonstrations,
+        spec=spec,
+        observations=tuple(observations),
+        final_observations=tuple(finals),
+        continuous=clipped,
+    )
 
 
 def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
@@ -148,98 +153,49 @@ def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.flo
     return continuous.clip(-1.0, 1.0)
 
 
-def _difference(recorded: BehaviorSpec, expected: BehaviorSpec) -> str | None:
-    if len(recorded.observations) != len(expected.observations):
-        return f"expected {_format_all(expected.observations)}, found {_format_all(recorded.observations)}"
-    for index, (theirs, ours) in enumerate(zip(recorded.observations, expected.observations, strict=True)):
-        if _form(theirs) != _form(ours):
-            return f"observation {index} ({ours.name!r}): expected {_format(ours)}, found {_format(theirs)}"
-    if _action_form(recorded.actions) != _action_form(expected.actions):
-        return f"actions: expected {_format_actions(expected.actions)}, found {_format_actions(recorded.actions)}"
-    return None
+def reject(
+    file: str, name: str, column: Array, bad: Array, expected: str, lengths: NDArray[np.int64] | None = None
+) -> None:
+    """Raise a `StageError` that locates the first number of a column for which `bad` is true, if there is one.
+
+    `lengths` are the trajectories' numbers of rows; None if the column has a row for each trajectory's end.
+    """
+    if not bad.any():
+        return
+    row, *inner = np.argwhere(bad)[0].tolist()
+    place = f"trajectory {row + 1}, after its last step"
+    if lengths is not None:
+        ends = np.cumsum(lengths)
+        trajectory = int(np.searchsorted(ends, row, side="right"))
+        place = f"trajectory {trajectory + 1}, step {row - (ends - lengths)[trajectory] + 1}"
+    raise StageError(f"{file}: {place}: {name}{inner or ''} is {column[(row, *inner)]}; {expected}")
 
 
-def _form(spec: ObservationSpec) -> tuple[object, ...]:
+def _check_fit(recorded: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
+    ObservationLayout(recorded)  # rejects observations that no network can take
+    for (_, theirs), (what, ours) in zip(_forms(recorded), _forms(expected), strict=False):
+        if theirs != ours:
+            raise StageError(
+                f"{file}: demonstrations of {recorded.behavior_id} do not fit {expected.behavior_id}: {what}: expected "
+                f"{ours}, found {theirs}; were they recorded in a different environment, or in a different version of "
+                "this one?"
+            )
+
+
+def _forms(spec: BehaviorSpec) -> Iterator[tuple[str, str]]:
+    """Yield the name and the form of each part that must be the same, in words."""
+    yield "the number of observations", str(len(spec.observations))
+    for index, observation in enumerate(spec.observations):
+        yield f"observation {index} ({observation.name!r})", _form(observation)
+    actions = spec.actions
+    unbounded = f", unbounded {list(actions.unbounded)}" if actions.unbounded else ""
+    branches = list(actions.discrete_branches)
+    yield "actions", f"{actions.continuous_size} continuous{unbounded}, discrete branches {branches}"
+
+
+def _form(spec: ObservationSpec) -> str:
     kind = OBSERVATION_KINDS[spec.kind]
-    # Flat observations become float32 regardless of their dtype; for images and sets, bytes and floats are scaled
-    # differently.
-    return spec.shape, None if kind.flat else np.dtype(spec.dtype).kind, kind.pixels and spec.channels_last
-
-
-def _action_form(spec: ActionSpec) -> tuple[object, ...]:
-    return spec.continuous_size, spec.discrete_branches, tuple(sorted(spec.unbounded))
-
-
-def _format(spec: ObservationSpec) -> str:
-    return f"shape {spec.shape} of {spec.dtype}{', channels last' if spec.channels_last else ''}"
-
-
-def _format_all(observations: tuple[ObservationSpec, ...]) -> str:
-    return f"{len(observations)} observations ({'; '.join(_format(observation) for observation in observations)})"
-
-
-def _format_actions(spec: ActionSpec) -> str:
-    unbounded = f", unbounded {list(spec.unbounded)}" if spec.unbounded else ""
-    return f"{spec.continuous_size} continuous{unbounded}, discrete branches {list(spec.discrete_branches)}"
-
-
-def _columns(demonstrations: Demonstrations) -> Iterator[tuple[str, Array]]:
-    layout, observations = ObservationLayout(demonstrations.spec), demonstrations.observations
-    for index, columns in layout.vectors:
-        yield demonstrations.spec.observations[index].name, observations.vectors[:, columns]
-    for index, other in zip(layout.others, observations.others, strict=True):
-        yield demonstrations.spec.observations[index].name, other
-    yield "continuous_actions", demonstrations.continuous
-    yield "rewards", demonstrations.rewards
-
-
-def _final_columns(demonstrations: Demonstrations) -> Iterator[tuple[str, Array]]:
-    for name, column in _columns(replace(demonstrations, observations=demonstrations.final_observations)):
-        if name not in ("continuous_actions", "rewards"):
-            yield name, column
-
-
-def _check_choices(demonstrations: Demonstrations, file: str) -> None:
-    branches = np.array(demonstrations.spec.actions.discrete_branches)
-    bad = (demonstrations.choices < 0) | (demonstrations.choices >= branches)
-    if bad.any():
-        row, (branch,) = _first(bad)
-        where = _at(demonstrations, row, (branch,), "discrete_actions")
-        raise StageError(
-            f"{file}: {where} is {demonstrations.choices[row, branch]}; "
-            f"expected a choice of 0 to {branches[branch] - 1}"
-        )
-
-
-def _bounded(demonstrations: Demonstrations, file: str) -> Demonstrations:
-    actions = demonstrations.spec.actions
-    bounded = np.setdiff1d(np.arange(actions.continuous_size), actions.unbounded)
-    given = demonstrations.continuous[:, bounded]
-    bad = np.abs(given) > 1.0 + _ROUNDING
-    if bad.any():
-        row, (column,) = _first(bad)
-        where = _at(demonstrations, row, (int(bounded[column]),), "continuous_actions")
-        raise StageError(
-            f"{file}: {where} is {given[row, column]}; expected a number in [-1, 1]; "
-            "scale the actions to the environment's bounds"
-        )
-    continuous = demonstrations.continuous.copy()
-    continuous[:, bounded] = given.clip(-1.0, 1.0)
-    return replace(demonstrations, continuous=continuous)
-
-
-def _first(bad: Array) -> tuple[int, tuple[int, ...]]:
-    """Return the row of the first true element, and its index within the row."""
-    row, *inner = (int(i) for i in np.argwhere(bad)[0])
-    return row, tuple(inner)
-
-
-def _at(demonstrations: Demonstrations, row: int, inner: tuple[int, ...], name: str) -> str:
-    ends = np.cumsum(demonstrations.lengths)
-    trajectory = int(np.searchsorted(ends, row, side="right"))
-    step = row - int(ends[trajectory] - demonstrations.lengths[trajectory])
-    return f"trajectory {trajectory + 1}, step {step + 1}: {name}{_index(inner)}"
-
-
-def _index(inner: tuple[int, ...]) -> str:
-    return f"[{', '.join(str(i) for i in inner)}]" if inner else ""
+    if kind.flat:  # networks take vectors as floats, regardless of their dtype
+        return f"shape {spec.shape}"
+    dtype = "floats" if np.dtype(spec.dtype).kind == "f" else spec.dtype
+    return f"shape {spec.shape} of {dtype}{', channels last' if kind.pixels and spec.channels_last else ''}"

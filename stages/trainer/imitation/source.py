@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.queues.columns import TRAJECTORY_COLUMNS
 from headrace.queues.messages import Array, Message, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.sampling import policy_actions
 from headrace.stages.stage import Source, StageContext
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, rows_between
 from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 
@@ -47,8 +47,7 @@ class DemonstrationSource(Source[Message]):
         self._folder = folder
         self._seen = seen or {}
         self.specs: Mapping[str, BehaviorSpec] = {}
-        self._demonstrations: list[Demonstrations] = []
-        self._seed = 0
+        self._feeds: list[Iterator[TrajectoryBatch]] = []
         self._stopping = False
         self.behavior_specs: dict[str, BehaviorSpec] = {}
         """Specs keyed by behaviour id; complete after `start`."""
@@ -60,25 +59,19 @@ class DemonstrationSource(Source[Message]):
             StageError: if there are no demonstrations, or the behaviour can't learn from them.
             StreamError: if a `.stream` file is not a stream file.
         """
-        self._seed = context.seed
-        self._demonstrations = [self._load(name, path) for name, path in self._paths.items()]
-        self.behavior_specs = {
-            demonstrations.spec.behavior_id: demonstrations.spec for demonstrations in self._demonstrations
-        }
-
-    def _load(self, name: str, path: str) -> Demonstrations:
-        return load_demonstrations(path, self.specs.get(name, name), self._folder)
+        demonstrations = [
+            load_demonstrations(path, self.specs.get(name, name), self._folder) for name, path in self._paths.items()
+        ]
+        self.behavior_specs = {each.spec.behavior_id: each.spec for each in demonstrations}
+        self._feeds = [
+            demonstration_batches(each, self._rows_per_batch, context.seed, self._seen.get(each.spec.name, 0))
+            for each in demonstrations
+        ]
 
     async def produce(self) -> AsyncIterator[Message]:
         """Yield batches until stopped; yield nothing if there are no demonstrations."""
-        feeds = [
-            demonstration_batches(
-                demonstrations, self._rows_per_batch, self._seed, self._seen.get(demonstrations.spec.name, 0)
-            )
-            for demonstrations in self._demonstrations
-        ]
-        while feeds:
-            for feed in feeds:
+        while self._feeds:
+            for feed in self._feeds:
                 if self._stopping:
                     return
                 yield next(feed)
@@ -142,77 +135,57 @@ def _packed(
 
 class _Feeder:
     def __init__(self, demonstrations: Demonstrations) -> None:
-        spec = demonstrations.spec
+        spec, actions, n = demonstrations.spec, demonstrations.spec.actions, len(demonstrations)
         self._demonstrations = demonstrations
         self._made = 0
         self._lengths, self._starts = demonstrations.episode_lengths, demonstrations.episode_starts
-        # The last trajectory of each episode; its other trajectories continue in the next one.
-        self._last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
+        self._last = demonstrations.last_trajectories
         self._actions: dict[str, Array] = {}
-        if spec.actions.continuous_size:
-            self._actions["continuous_actions"] = policy_actions(
-                spec.actions, demonstrations.continuous, squashed=False
-            )
-        if spec.actions.discrete_branches:
+        if actions.continuous_size:
+            self._actions["continuous_actions"] = policy_actions(actions, demonstrations.continuous, squashed=False)
+        if actions.discrete_branches:
             self._actions["discrete_actions"] = demonstrations.choices.astype(np.int32)
-        layout = ObservationLayout(spec)
-        self._finals = layout.decode(demonstrations.final_observations)
-        self._observations = layout.decode(demonstrations.observations)
-
-    def batch(self, pieces: list[tuple[int, int, int]]) -> TrajectoryBatch:
-        spec = self._demonstrations.spec
-        episodes, starts, stops = (np.array(numbers, np.int64) for numbers in zip(*pieces, strict=True))
-        first = self._starts[episodes]
-        rows = np.concatenate([np.arange(a, b) for a, b in zip(first + starts, first + stops, strict=True)])
-        return TrajectoryBatch(
-            spec.behavior_id,
-            0,
-            self._row_columns(rows),
-            self._trajectory_columns(episodes, starts, stops),
-        )
-
-    def _row_columns(self, rows: NDArray[np.int64]) -> dict[str, Array]:
-        demonstrations, actions = self._demonstrations, self._demonstrations.spec.actions
-        columns = {f"obs_{index}": array[rows] for index, array in enumerate(self._observations)}
-        columns |= {name: array[rows] for name, array in self._actions.items()}
-        columns["log_probs"] = np.zeros((len(rows), actions.log_prob_size), np.float32)  # unknown
+        self._rows = {f"obs_{index}": array for index, array in enumerate(demonstrations.observations)}
+        self._rows |= {**self._actions, "rewards": demonstrations.rewards}
+        self._rows["log_probs"] = np.zeros((n, actions.log_prob_size), np.float32)  # unknown
         if actions.masked:
             masks = demonstrations.masks
-            columns["action_masks"] = (
-                np.ones((len(rows), actions.mask_size), np.bool_) if masks is None else masks[rows]
-            )
-        columns["rewards"] = demonstrations.rewards[rows]
-        if demonstrations.spec.action_repeat:
-            columns["env_frames"] = np.ones(len(rows), np.int32)  # unknown
-        return columns
+            self._rows["action_masks"] = np.ones((n, actions.mask_size), np.bool_) if masks is None else masks
+        if spec.action_repeat:
+            self._rows["env_frames"] = np.ones(n, np.int32)  # unknown
+
+    def batch(self, pieces: list[tuple[int, int, int]]) -> TrajectoryBatch:
+        """Return a batch like those of the agent processor, as if one agent had played all episodes."""
+        episodes, starts, stops = np.array(pieces, np.int64).T
+        first = self._starts[episodes]
+        which = rows_between(first + starts, first + stops)
+        rows = {name: column[which] for name, column in self._rows.items()}
+        trajectories = self._trajectory_columns(episodes, starts, stops)
+        self._made += len(pieces)
+        return TrajectoryBatch(self._demonstrations.spec.behavior_id, 0, rows, trajectories)
 
     def _trajectory_columns(
         self, episodes: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]
     ) -> dict[str, Array]:
-        """Return columns [K] like those of the agent processor, as if one agent had played all episodes."""
-        k, ends = len(episodes), stops == self._lengths[episodes]
-        last, before = self._last[episodes], self._starts[episodes] + starts - 1
-        after = self._starts[episodes] + np.where(ends, 0, stops)
-        terminated = ends & self._demonstrations.terminated[last]
-        zeros = np.zeros(k, np.int64)
-        columns: dict[str, Array] = {
+        demonstrations, k = self._demonstrations, len(episodes)
+        last, first, ends = self._last[episodes], self._starts[episodes], stops == self._lengths[episodes]
+        terminated = ends & demonstrations.terminated[last]
+        columns = {column.name: np.zeros(k, column.dtype) for column in TRAJECTORY_COLUMNS}
+        columns |= {
             "lengths": (stops - starts).astype(np.int32),
-            "agent_ids": zeros,
             "episode_ids": episodes,
             "terminated": terminated,
             "truncated": ends & ~terminated,
-            "first_version": zeros,
-            "last_version": zeros,
-            "generation": np.zeros(k, np.int32),
             "learning": np.ones(k, np.bool_),
             "opponent": np.full(k, -1, np.int32),
             "numbers": np.arange(self._made, self._made + k, dtype=np.int64),
-            "credits": np.zeros(k, np.int32),  # not subject to flow control
         }
-        for index, (final, observed) in enumerate(zip(self._finals, self._observations, strict=True)):
-            going_on = ~ends.reshape(-1, *[1] * (final.ndim - 1))
-            columns[f"next_obs_{index}"] = np.where(going_on, observed[after], final[last])
-        self._made += k
+        after = first + np.where(ends, 0, stops)
+        observed = zip(demonstrations.observations, demonstrations.final_observations, strict=True)
+        for index, (rows, finals) in enumerate(observed):
+            columns[f"next_obs_{index}"] = following = rows[after]
+            following[ends] = finals[last[ends]]
         for name, array in self._actions.items():
-            columns[f"previous_{name}"] = np.where(starts[:, None] > 0, array[before], array.dtype.type(0))
+            columns[f"previous_{name}"] = previous = array[first + starts - 1]
+            previous[starts == 0] = 0
         return columns

@@ -6,8 +6,6 @@ id.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,49 +17,58 @@ from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.engines.unity.demo_steps import DemoSteps, read_demo, write_demo
 from headrace.stages.errors import StageError
-from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer.imitation.demonstrations import Demonstrations, within_bounds
-
-log = logging.getLogger(__name__)
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations, rows_between, within_bounds
 
 
-def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
+def read_unity_demo(path: Path, behavior: str, wanted: BehaviorSpec | None = None) -> Demonstrations | None:
     """Read the steps in a file, regardless of its behaviour's name; return None if there are no steps.
 
     A file is a series of (observation, action) pairs. Each pair except an episode's last becomes a step, with the
     reward from the agent's next pair. If no ending was recorded, an agent's last pair only completes the pair before
     it.
 
+    Args:
+        path: the file's path.
+        behavior: not used, because a file has a single behaviour.
+        wanted: the spec of the behaviour that learns from the file. Images are converted to the form that it observes:
+            bytes or floats from 0 to 1, channels first or last. Unity sends images as PNG or as floats; a recording may
+            have the other form.
+
     Raises:
-        StageError: if the file is not a demonstration, or can't be decoded.
+        StageError: if the file is not a demonstration, or can't be decoded; or if floats to be converted to bytes are
+            not between 0 and 1.
     """
     steps = read_demo(path)
     order = np.argsort(steps.agent_ids, kind="stable")
-    ended = steps.ended[order]
-    starts, stops = _pieces(steps.agent_ids[order], ended)
-    if not len(starts):
+    agents, ended = steps.agent_ids[order], steps.ended[order]
+    last = ended | np.append(np.diff(agents) != 0, True)  # an episode's, or a recording's, last pair of an agent
+    stops = np.flatnonzero(last)
+    starts = np.append(0, stops[:-1] + 1)
+    some = np.flatnonzero(stops > starts)
+    if not len(some):
         return None
-    lengths = stops - starts  # the pairs from `starts` to before `stops`, which only ends the piece
-    first_pairs = order[starts]
-    by_beginning = np.argsort(first_pairs, kind="stable")
-    starts, stops, lengths = starts[by_beginning], stops[by_beginning], lengths[by_beginning]
-    rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)])
-    spec = replace(steps.spec, grouped=False)  # teammates are not recorded
-    layout = ObservationLayout(spec)
-    finals = layout.encode([observation[order[stops]] for observation in steps.observations])
-    terminated = ended[stops] & ~steps.interrupted[order[stops]]
-    finals.vectors[terminated] = 0.0  # not used
+    some = some[np.argsort(order[starts[some]], kind="stable")]  # in the order in which the episodes began
+    starts, stops = starts[some], stops[some]  # the pairs from `starts` to before `stops`, which only ends the piece
+    rows = rows_between(starts, stops)
     taken = order[rows]
+    observed = [(observation[taken], observation[order[stops]]) for observation in steps.observations]
+    specs = list(steps.spec.observations)
+    for index, (theirs, ours) in enumerate(zip(specs, wanted.observations if wanted else (), strict=False)):
+        if theirs.kind == ours.kind and OBSERVATION_KINDS[ours.kind].pixels:
+            what = f"{path}: observation {index} ({theirs.name!r})"
+            images, finals = (_image(images, theirs, ours, what) for images in observed[index])
+            observed[index] = images, finals
+            specs[index] = replace(theirs, shape=images.shape[1:], dtype=ours.dtype, channels_last=ours.channels_last)
     return Demonstrations(
-        spec,
-        layout.encode([observation[taken] for observation in steps.observations]),
-        finals,
+        replace(steps.spec, observations=tuple(specs), grouped=False),  # teammates are not recorded
+        tuple(rows for rows, _ in observed),
+        tuple(finals for _, finals in observed),
         within_bounds(steps.continuous[taken], path),
         steps.discrete[taken].astype(np.int64),
         steps.rewards[order[rows + 1]],
-        lengths,
-        terminated,
-        np.ones(len(lengths), np.bool_),
+        stops - starts,
+        ended[stops] & ~steps.interrupted[order[stops]],
+        np.ones(len(starts), np.bool_),
         None if steps.action_masks is None else steps.action_masks[taken],
     )
 
@@ -85,45 +92,6 @@ def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> N
     write_demo(path, _as_pairs(demonstrations), name)
 
 
-def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -> Demonstrations:
-    """Convert images to the form that the behaviour observes: bytes or floats from 0 to 1, channels first or last.
-
-    Unity sends images as PNG or as floats; a recording may have the other form.
-
-    Raises:
-        StageError: if floats to be converted to bytes are not between 0 and 1.
-    """
-    specs = list(demonstrations.spec.observations)
-    if len(specs) != len(spec.observations):
-        return demonstrations  # leave these for `check_fit` to reject
-    observed, final = list(demonstrations.observations.others), list(demonstrations.final_observations.others)
-    for at, index in enumerate(ObservationLayout(demonstrations.spec).others):
-        theirs, ours = specs[index], spec.observations[index]
-        if theirs.kind == ours.kind and OBSERVATION_KINDS[ours.kind].pixels:
-            what = f"{file}: observation {index} ({theirs.name!r})"
-            observed[at], final[at] = (_image(images, theirs, ours, what) for images in (observed[at], final[at]))
-            specs[index] = replace(
-                theirs, shape=observed[at].shape[1:], dtype=ours.dtype, channels_last=ours.channels_last
-            )
-    return replace(
-        demonstrations,
-        spec=replace(demonstrations.spec, observations=tuple(specs)),
-        observations=replace(demonstrations.observations, others=tuple(observed)),
-        final_observations=replace(demonstrations.final_observations, others=tuple(final)),
-    )
-
-
-def _pieces(agent_ids: NDArray[np.int32], ended: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first and last pair of each episode with at least one step, from pairs sorted by agent and time."""
-    last = ended.copy()
-    last[:-1] |= agent_ids[1:] != agent_ids[:-1]
-    last[-1] = True
-    stops = np.flatnonzero(last)
-    starts = np.append(0, stops[:-1] + 1)
-    some = stops > starts
-    return starts[some], stops[some]
-
-
 def _image(values: Array, theirs: ObservationSpec, ours: ObservationSpec, what: str) -> Array:
     if theirs.channels_last != ours.channels_last:
         values = np.moveaxis(values, -1, 1) if theirs.channels_last else np.moveaxis(values, 1, -1)
@@ -142,14 +110,11 @@ def _image(values: Array, theirs: ObservationSpec, ours: ObservationSpec, what: 
 
 def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
     """Convert steps to pairs: each episode's steps, followed by a pair that ends the episode."""
-    spec, lengths = demonstrations.spec, demonstrations.episode_lengths
-    last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
+    spec, lengths, last = demonstrations.spec, demonstrations.episode_lengths, demonstrations.last_trajectories
     ends = np.cumsum(lengths + 1) - 1
     pairs = len(demonstrations) + len(lengths)
-    ended = np.zeros(pairs, np.bool_)
-    ended[ends] = True
-    interrupted = np.zeros(pairs, np.bool_)
-    interrupted[ends] = ~demonstrations.terminated[last]
+    ended, interrupted = np.zeros(pairs, np.bool_), np.zeros(pairs, np.bool_)
+    ended[ends], interrupted[ends] = True, ~demonstrations.terminated[last]
     acts = np.flatnonzero(~ended)
 
     def spread(values: Array, default: float = 0) -> Array:
@@ -160,18 +125,26 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
 
     rewards = np.zeros(pairs, np.float32)
     rewards[acts + 1] = demonstrations.rewards
-    observations = []
-    for values, finals in _by_observation(demonstrations):
+    specs, observations = [], []
+    for observed, values, finals in zip(
+        spec.observations, demonstrations.observations, demonstrations.final_observations, strict=True
+    ):
         whole = spread(values)
         whole[ends] = finals[last]
+        whole = whole.reshape(pairs, *(observed.shape or (1,)))
+        if observed.channels_last:
+            whole = np.moveaxis(whole, -1, 1)
+        if not (OBSERVATION_KINDS[observed.kind].pixels and observed.dtype == "uint8"):
+            whole = whole.astype(np.float32)
         observations.append(whole)
-    actions = spec.actions
+        specs.append(replace(observed, shape=whole.shape[1:], dtype=str(whole.dtype), channels_last=False))
     masks = None
-    if actions.discrete_branches:
+    if spec.actions.discrete_branches:
         given = demonstrations.masks
-        masks = spread(np.ones((len(demonstrations), actions.mask_size), np.bool_) if given is None else given, True)
+        size = (len(demonstrations), spec.actions.mask_size)
+        masks = spread(np.ones(size, np.bool_) if given is None else given, True)
     return DemoSteps(
-        replace(spec, observations=tuple(_as_unity_has_it(observation) for observation in spec.observations)),
+        replace(spec, observations=tuple(specs)),
         tuple(observations),
         rewards,
         ended,
@@ -183,27 +156,3 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
         np.zeros(pairs, np.int32),
         np.zeros(pairs, np.float32),
     )
-
-
-def _by_observation(demonstrations: Demonstrations) -> Iterator[tuple[Array, Array]]:
-    """Yield each observation's values [N, *shape] and final values [K, *shape], images with channels first."""
-    layout = ObservationLayout(demonstrations.spec)
-    both = (
-        layout.decode(layout_rows) for layout_rows in (demonstrations.observations, demonstrations.final_observations)
-    )
-    for spec, *pair in zip(demonstrations.spec.observations, *both, strict=True):
-        values, finals = (rows.reshape(len(rows), *(spec.shape or (1,))) for rows in pair)
-        if spec.channels_last:
-            values, finals = np.moveaxis(values, -1, 1), np.moveaxis(finals, -1, 1)
-        yield (values, finals) if _is_bytes(spec) else (values.astype(np.float32), finals.astype(np.float32))
-
-
-def _as_unity_has_it(spec: ObservationSpec) -> ObservationSpec:
-    shape = spec.shape or (1,)
-    if spec.channels_last:
-        shape = (spec.shape[2], *spec.shape[:2])
-    return replace(spec, shape=shape, dtype="uint8" if _is_bytes(spec) else "float32", channels_last=False)
-
-
-def _is_bytes(spec: ObservationSpec) -> bool:
-    return OBSERVATION_KINDS[spec.kind].pixels and spec.dtype == "uint8"

@@ -2,7 +2,6 @@
 
 - `trainer`: collects the trajectories of one behaviour until there are enough rows for an update, and
   computes each reward signal's reward for each row; state and policy.
-- `rollout`: the buffer that holds them, and the minibatches that are cut from it.
-- `critic`: the critic's values, and their evaluation with a memory.
+- `rollout`: cuts the rows of an update into minibatches, for PPO and POCA.
 - `anchor`: regularises a policy.
 """

@@ -14,7 +14,7 @@ Non-smooth Optimization: Convergence Results and Optimal Averaging Schemes": pol
 Axis letters: R rows; C continuous actions; H head outputs; D = 2 C + choices, the columns that describe a row's action
 distribution: means, log σ, and each branch's masked log-probabilities.
 
-**Divergence** of π = (μ, σ, p) from (m, s, q), summed over independent actions, and averaged over rows:
+**Divergence** of π = (μ, σ, p) from (m, s, q), summed over independent actions:
 
     Gaussian      log s - log σ + (σ² + (μ - m)²) / 2 s² - ½
     categorical   Σ p·(log p - log q)
@@ -22,8 +22,8 @@ distribution: means, log σ, and each branch's masked log-probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from math import exp
 from typing import Any
 
@@ -64,17 +64,21 @@ class Anchor:
             heads: computes the network's head outputs, using its weights at the time of the call.
             minibatches: N rows in total. Each replica computes the columns of all rows.
         """
+        found = list[Tensor]()
         if self._values is None:
             self._values = self._network.values.clone()
         with self._in_place(self._values), torch.no_grad():
-            found = torch.cat([self._described(_real(heads(each.inputs), each), each) for each in minibatches])
-        columns: NDArray[np.float32] = found.cpu().numpy()
+            for each in minibatches:
+                of_inputs = heads(each.inputs)
+                of_rows = of_inputs if each.real is None else of_inputs.index_select(0, each.real)
+                found.append(self._described(of_rows, each))
+        columns: NDArray[np.float32] = torch.cat(found).cpu().numpy()
         return columns
 
     def divergence(self, heads: Tensor, batch: Minibatch) -> Tensor:
-        """Return KL(π, anchor) for a minibatch's head outputs [R, H], a scalar."""
+        """Return KL(π, anchor), averaged over a minibatch's rows, for its head outputs [R, H]: a scalar."""
         assert batch.anchor is not None, "its rollout has the columns"
-        return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
+        return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size).mean()
 
     def follow(self, steps: float) -> None:
         """Move the anchor towards the network; `steps` is a number of agent steps, scaled with the learning rate.
@@ -92,15 +96,15 @@ class Anchor:
             self._average = self._network.values.clone()
         self._average.lerp_(self._network.values, min(1.0, steps / (self._share * of_run)))
 
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Give the network the averaged weights within this context, if there is an average."""
-        with self._in_place(self._network.values if self._average is None else self._average):
-            yield
+    def averaged(self) -> AbstractContextManager[None]:
+        """Return a context in which the network has the averaged weights, if there is an average."""
+        return self._in_place(self._network.values if self._average is None else self._average)
 
     def state_dict(self) -> dict[str, Any]:
         """Return host copies of the weights, keyed by name; None for weights that have not been needed yet."""
-        return {"anchor": self._copies(self._values), "average": self._copies(self._average)}
+        weights = {"anchor": self._values, "average": self._average}
+        views = self._network.named_views
+        return {name: None if each is None else host_copies(views(each)) for name, each in weights.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`; weights missing from it start as the network's.
@@ -110,9 +114,6 @@ class Anchor:
         """
         self._values = self._restored(state.get("anchor"), "anchor")
         self._average = self._restored(state.get("average"), "average") if self._share else None
-
-    def _copies(self, values: Tensor | None) -> dict[str, Any] | None:
-        return None if values is None else host_copies(self._network.named_views(values))
 
     def _restored(self, named: Mapping[str, Any] | None, what: str) -> Tensor | None:
         if named is None:
@@ -131,32 +132,45 @@ class Anchor:
             self._network.values.copy_(own)
 
     def _described(self, heads: Tensor, batch: Minibatch) -> Tensor:
-        return described(heads, self._network, batch.penalties, self._actions)
+        network, actions = self._network, self._actions
+        sizes = actions.continuous_size, actions.discrete_branches
+        return described(heads, network.log_sigma, *sizes, batch.penalties, network.squashed)
 
 
-def _real(heads: Tensor, batch: Minibatch) -> Tensor:
-    """Return the head outputs without padding."""
-    return heads if batch.real is None else heads.index_select(0, batch.real)
+def described(
+    heads: Tensor,
+    log_sigma: Tensor | None,
+    continuous: int,
+    branches: Sequence[int],
+    penalties: Tensor | None = None,
+    squashed: bool = False,
+) -> Tensor:
+    """Return columns [R, D] that describe action distributions.
 
-
-def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: ActionSpec) -> Tensor:
-    """Return columns [R, D] that describe action distributions; mask penalties are [R, choices] or [R, 0]."""
+    Args:
+        heads: [R, H] head outputs.
+        log_sigma: [C] the Gaussian's log σ; None if log σ follows the means in `heads`.
+        continuous: C.
+        branches: the number of choices in each branch.
+        penalties: [R, choices] or [R, 0] mask penalties that `heads` does not include.
+        squashed: whether continuous actions are the tanh of the Gaussian, which limits its log σ.
+    """
     parts, logits = [], heads
-    if actions.continuous_size:
-        mu, log_sigma, logits = split_gaussians(heads, network.log_sigma, actions.continuous_size)
-        parts = [mu, (log_sigma.clamp(*LOG_SIGMA_LIMITS) if network.squashed else log_sigma).expand_as(mu)]
-    if penalties.shape[1]:
+    if continuous:
+        mu, log_sigma, logits = split_gaussians(heads, log_sigma, continuous)
+        parts = [mu, (log_sigma.clamp(*LOG_SIGMA_LIMITS) if squashed else log_sigma).expand_as(mu)]
+    if penalties is not None and penalties.shape[1]:
         logits = logits + penalties
-    branches = torch.split(logits, list(actions.discrete_branches), dim=1)
-    return torch.cat([*parts, *(torch.log_softmax(branch, dim=1) for branch in branches)], dim=1)
+    of_branches = torch.split(logits, list(branches), dim=1)
+    return torch.cat([*parts, *(torch.log_softmax(branch, dim=1) for branch in of_branches)], dim=1)
 
 
-def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
-    """Return KL(π, anchor), a scalar, given the columns [R, D] of both; `continuous` is C."""
-    log_p, log_q = now[:, 2 * continuous :], anchor[:, 2 * continuous :]
+def divergence(p: Tensor, q: Tensor, continuous: int) -> Tensor:
+    """Return KL(p, q) [R], given the columns [R, D] that describe both; `continuous` is C."""
+    log_p, log_q = p[:, 2 * continuous :], q[:, 2 * continuous :]
     rows = (log_p.exp() * (log_p - log_q)).sum(dim=1)
     if continuous:
-        (mu, log_sigma), (m, log_s) = (torch.split(each[:, : 2 * continuous], continuous, 1) for each in (now, anchor))
+        (mu, log_sigma), (m, log_s) = (torch.split(each[:, : 2 * continuous], continuous, 1) for each in (p, q))
         gaps = ((2.0 * log_sigma).exp() + (mu - m).square()) * (-2.0 * log_s).exp()
         rows = rows + (log_s - log_sigma + 0.5 * gaps - 0.5).sum(dim=1)
-    return rows.mean()
+    return rows

@@ -1,36 +1,43 @@
 """The base class of on-policy trainers, which collects full buffers of trajectories; subclasses define the update.
 
-PPO and POCA learn from a buffer in epochs of minibatches, and IMPALA in one gradient step.
+PPO and POCA learn from a buffer in epochs of minibatches, and IMPALA in one gradient step. In order: the trainer, the
+reward signals, the buffer, and recursions over its trajectories.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.config import ImpalaHyperparameters, OnPolicyHyperparameters
+from headrace.config import ImpalaHyperparameters, MemorySettings, OnPolicyHyperparameters
 from headrace.config.observation_kinds import OBSERVATION_KINDS
-from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column, action_columns, memory_column
+from headrace.queues.messages import Array, Columns, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import policy_layout, require_columns
-from headrace.stages.policy.network.layers import Inputs
-from headrace.stages.policy.observations import EncodedObservations
-from headrace.stages.policy.sampling import environment_actions
+from headrace.stages.policy.network.layers import Inputs, gathered, to_device
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
+from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import ObservationPreprocessor, Transitions, policy_design, with_group_rewards
-from headrace.stages.trainer.on_policy.critic import CriticValues, Floats, rows_per_pass
-from headrace.stages.trainer.on_policy.rollout import InputRows, MinibatchSource, RolloutBuffer, arrays_of
+from headrace.stages.trainer.intake import (
+    ObservationPreprocessor,
+    Transitions,
+    drawn_actions,
+    policy_design,
+    with_group_rewards,
+)
 from headrace.stages.trainer.protocol import (
     BETA_FLOOR,
     EPSILON_FLOOR,
@@ -44,12 +51,29 @@ from headrace.stages.trainer.protocol import (
 )
 from headrace.stages.trainer.rewards import make_signals, reward_scale
 from headrace.stages.trainer.rewards.signal import Extrinsic
-from headrace.stages.trainer.trajectories import AgentTable, Chains, add_to_episodes
+from headrace.stages.trainer.trajectories import (
+    AgentTable,
+    Chains,
+    add_to_episodes,
+    cut_every,
+    moments_within,
+    rows_within,
+    split,
+)
 
 log = logging.getLogger(__name__)
 
+Floats = NDArray[np.float64]
 Settings = TypeVar("Settings", OnPolicyHyperparameters, ImpalaHyperparameters)
 Update = TypeVar("Update", bound=NetworkUpdate)
+
+_ROWS = 512
+"""Number of rows per forward pass. It limits memory use, and the rows fit the processor's cache."""
+_ELEMENTS = 2**22
+"""Number of elements of images and sets per forward pass, because their encoders need many times as much memory."""
+_FEWEST_ROWS = 16
+_OPTIONAL = ("continuous_actions", "discrete_actions", "action_masks")
+"""Row columns that have width 0 in a buffer if the behaviour has no such actions or masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,247 +85,6 @@ class Coefficients:
     """Weight of the entropy bonus, c₂ in PPO's eq. 9."""
     epsilon: float = 0.0
     """Clip range; 0 for an algorithm without clipping."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The rewards that an update learned from, and the update's statistics."""
-
-    rewards: Floats
-    """[N, S] rewards of the buffer's rows, times the signals' strengths."""
-    statistics: Mapping[str, float]
-    """The update's statistics, keyed by name."""
-
-
-@dataclass(frozen=True)
-class PreparedBuffer:
-    """A full buffer, prepared for the update."""
-
-    rollout: MinibatchSource
-    rewards: Floats
-    """[N, S] rewards of the rows, times the signals' strengths."""
-    values: CriticValues
-    returns: Floats
-    """[N, S] value targets of the rows."""
-    estimates: Mapping[str, Floats]
-    """Estimates [N, S], keyed by name; their means are reported under these names."""
-
-
-# The reward signals, applied to a full buffer. Axis letters: N rows of K trajectories; S reward signals.
-
-
-class Signals:
-    """A behaviour's S reward signals, in the order of its settings.
-
-    If the environment's reward is the only signal, the other signals' work is skipped.
-
-    Args:
-        context: the trainer's context.
-        hyperparameters: the trainer's hyperparameters. They are a separate argument because, for a subclass named as
-            `module:Class`, the context has them only as plain data.
-
-    Attributes:
-        names: [S] the signals' names.
-        gammas: [S] the signals' discounts.
-        strengths: [S] the factors on the signals' rewards.
-        ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
-        others: the indices of all signals except the environment's reward.
-        sums: for each agent in the middle of an episode, the sums of rewards so far from all signals except the
-            environment's; None if there are no other signals.
-
-    Raises:
-        StageError: if a signal can't be made.
-    """
-
-    def __init__(self, context: TrainerContext, hyperparameters: object) -> None:
-        self._context = context
-        self._signals = make_signals(context)
-        self.names = [signal.name for signal in self._signals]
-        self.gammas = np.array([signal.gamma for signal in self._signals])
-        self.strengths = np.array([signal.strength for signal in self._signals])
-        self.ignore_termination = np.array([signal.ignores_termination for signal in self._signals])
-        self.others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
-        self.sums = AgentTable(len(self.others), "float64") if self.others else None
-        self._losses: dict[str, list[float]] = {}
-        self.scale = reward_scale(self._signals, hyperparameters)
-        """Scales the environment's rewards; None if they are not scaled."""
-
-    @property
-    def follows_agents(self) -> bool:
-        """True if the signals need each agent's data from its earlier trajectories."""
-        return self.sums is not None or self.scale is not None
-
-    def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
-        for at in self.others:
-            self._signals[at].observe(vectors)
-
-    def transitions(self, buffer: RolloutBuffer) -> BufferTransitions:
-        """Return a full buffer's rows in the signals' form; only needed if there are other signals."""
-        return BufferTransitions(self._context.spec, buffer, self._context.device)
-
-    def rewards(self, extrinsic: NDArray[np.float32], transitions: BufferTransitions | None) -> NDArray[np.float64]:
-        """Return the rewards [N, S] of all rows, times the signals' strengths.
-
-        Args:
-            extrinsic: [N] the environment's rewards.
-            transitions: the result of `transitions()` for the same rows.
-
-        Raises:
-            NotFiniteError: if a reward is NaN or infinite.
-        """
-        own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
-        rewards: NDArray[np.float64] = own[:, None] * self.strengths
-        if transitions is None:
-            return rewards
-        block = rows_per_pass(self._context.spec)
-        for start in range(0, len(rewards), block):
-            rows = np.arange(start, min(start + block, len(rewards)))
-            some = transitions.take(rows)
-            for at in self.others:
-                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
-        return rewards
-
-    def learner(self, transitions: BufferTransitions) -> Callable[[Tensor], None]:
-        """Return a function that trains the signals on given rows."""
-        self._losses = {}
-
-        def learn(rows: Tensor) -> None:
-            some = transitions.take(rows.numpy())
-            for at in self.others:
-                for name, loss in self._signals[at].learn(some).items():
-                    self._losses.setdefault(name, []).append(loss)
-
-        return learn
-
-    def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains, update: int) -> None:
-        """Report the signals' losses, and the sums of rewards over the episodes that ended in the buffer.
-
-        Args:
-            buffer: the rows that were learned from.
-            rewards: [N, S] the rewards of these rows.
-            chains: which trajectory continues which.
-            update: the update's number, ascending.
-        """
-        assert self.sums is not None, "only called if there are other signals"
-        add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
-        for name, losses in self._losses.items():
-            add(behavior, name, float(np.mean(losses)))
-        trajectories = buffer.trajectories
-        lengths = trajectories["lengths"]
-        finished = add_to_episodes(
-            self.sums,
-            trajectories["agent_ids"],
-            trajectories["episode_ids"],
-            buffer.ended,
-            np.add.reduceat(rewards[:, self.others], np.cumsum(lengths) - lengths),
-            update,
-            chains,
-        )
-        for column, at in enumerate(self.others):
-            if len(finished):
-                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
-
-    def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
-        """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S]."""
-        statistics = dict[str, float]()
-        explained = explained_variances(values, targets).tolist()
-        for at, name in enumerate(self.names):
-            for estimate, of_rows in estimates.items():
-                statistics[f"Policy/{name.capitalize()} {estimate}"] = float(of_rows[:, at].mean())
-            if isfinite(explained[at]):  # if targets are constant, there is no variance to explain
-                statistics[f"Policy/{name.capitalize()} Explained Variance"] = explained[at]
-        return statistics
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the signals' states, keyed by name, and the running sums."""
-        return {
-            "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "sums": None if self.sums is None else self.sums.state_dict(),
-            "scale": None if self.scale is None else self.scale.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to different signals or networks; the message names the tensor.
-        """
-        found = state["signals"]
-        if set(found) != set(self.names):
-            raise StageError(
-                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, but the configuration has "
-                f"{', '.join(sorted(self.names))}; a resumed run needs the same signals"
-            )
-        for signal in self._signals:
-            signal.load_state_dict(found[signal.name])
-        if self.sums is not None:
-            self.sums.load_state_dict(state["sums"])
-        if self.scale is not None and (scale := state.get("scale")) is not None:
-            self.scale.load_state_dict(scale)
-
-
-class BufferTransitions:
-    """A buffer's rows in the form that reward signals take: not normalised, with each row's next observation.
-
-    Args:
-        spec: observations and actions.
-        buffer: a full buffer, which must not change while this object is in use.
-        device: the device that signals compute on.
-    """
-
-    def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:
-        rows, trajectories = buffer.rows, buffer.trajectories
-        self._device = device
-        self._observations, self._finals = buffer.observations(), buffer.final_observations()
-        lengths = trajectories["lengths"]
-        self._trajectory = np.full(len(rows), -1, np.int64)  # index of the trajectory that ends with the row
-        self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
-        drawn, choices = buffer.actions()
-        self._continuous = environment_actions(spec.actions, drawn, buffer.squashed)
-        self._choices = choices.astype(np.int64)
-        self._rewards = rows["rewards"]
-        self._ended = trajectories["terminated"]
-
-    def __len__(self) -> int:
-        return len(self._rewards)
-
-    def take(self, rows: NDArray[np.int64]) -> Transitions:
-        """Return the transitions for the selected rows."""
-        trajectory = self._trajectory[rows]
-        last = np.flatnonzero(trajectory >= 0)
-        finals = trajectory[last]
-        terminated = np.zeros(len(rows), np.float32)
-        terminated[last] = self._ended[finals]
-        following = np.minimum(rows + 1, len(self) - 1)
-        next_arrays = []
-        for row, final in zip(arrays_of(self._observations), arrays_of(self._finals), strict=True):
-            array = row[following]
-            array[last] = final[finals]
-            next_arrays.append(array)
-        vectors, *others = next_arrays
-        here, *seen = (array[rows] for array in arrays_of(self._observations))
-        return Transitions(
-            Inputs.from_encoded(EncodedObservations(here, tuple(seen)), self._device),
-            Inputs.from_encoded(EncodedObservations(vectors, tuple(others)), self._device),
-            *(
-                torch.from_numpy(array).to(self._device)
-                for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
-            ),
-        )
-
-
-def explained_variances(values: Floats, targets: Floats) -> Floats:
-    """Return 1 - Var(target - value) / Var(target) [S] for values and targets [N, S]; NaN if the targets do not vary.
-
-    The result is 1 for a perfect critic, 0 for a critic that predicts the mean, and negative for a worse critic.
-    """
-    spread = targets.var(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(spread > 0, 1.0 - (targets - values).var(axis=0) / spread, np.nan)
-
-
-# The trainer.
 
 
 class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
@@ -343,17 +126,21 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._intake = ObservationPreprocessor(
             spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any())
         )
-        self._images = self._image_numbers()
+        self._images: list[int] = []
+        """Indices of channels-first images among non-vector inputs; empty for a custom network."""
+        if self._design.settings.network is None:
+            others = [spec.observations[index] for index in self._intake.layout.others]
+            pixels = [OBSERVATION_KINDS[one.kind].pixels and not one.channels_last for one in others]
+            self._images = np.flatnonzero(pixels).tolist()
         self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
         self._network = network
-        actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
+        actor = ClonedActor(self._design, self._update.heads, network)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
-        self._kept: dict[str, AgentTable | None] = {}
-        """Tables of values for agents in the middle of an episode, keyed by their names in checkpoints; None for an
-        unused table."""
+        self._kept: dict[str, AgentTable] = {}
+        """Tables of values for agents in the middle of an episode, keyed by their names in checkpoints."""
 
     @property
     def corrects_age(self) -> bool:
@@ -388,19 +175,14 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         Raises:
             NotFiniteError: if a loss becomes NaN or infinite; weights, optimizer, buffer and replay are then unchanged.
         """
-        buffer, rows = self._buffer, len(self._buffer)
-        chains = buffer.chains() if buffer.follows_agents else None
-        if self._signals.scale is not None:
-            of_agents = buffer.trajectories["agent_ids"], buffer.trajectories["episode_ids"], buffer.ended
-            rewards, lengths = self._extrinsic_rewards(), buffer.trajectories["lengths"]
-            self._signals.scale.see(rewards, lengths, *of_agents, self.version + 1, chains)
+        rows = len(self._buffer)
         with self._update.adam.undone_on_failure():
-            outcome = self._learn(chains)
+            rewards, statistics = self._learn()
         self.version += 1
-        if self._signals.others and chains is not None:
-            self._signals.report(buffer, outcome.rewards, chains, self.version)
-        buffer.clear()
-        for name, value in outcome.statistics.items():
+        if self._signals.others:
+            self._signals.report(self._buffer, rewards, self.version)
+        self._buffer.clear()
+        for name, value in statistics.items():
             self.context.statistics.add(self.context.behavior, name, value)
         return rows
 
@@ -416,7 +198,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             "cloning": None if self._cloning is None else self._cloning.state_dict(),
             "random": random_state(self._random),
             "buffer": self._buffer.state_dict(),
-            **{name: None if table is None else table.state_dict() for name, table in self._kept.items()},
+            **{name: table.state_dict() for name, table in self._kept.items()},
         }
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -425,14 +207,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
-        if (self._cloning is None) != (state["cloning"] is None):
-            log.warning(
-                "%s: behavioral_cloning %s",
-                self.context.behavior,
-                "is now off; it was on until this checkpoint"
-                if self._cloning is None
-                else "is now on; it was off until this checkpoint",
-            )
+        self._warn_of_switch("behavioral_cloning", now=self._cloning is not None, then=state["cloning"] is not None)
         with self.context.naming_behavior():
             self._network.load(state["weights"])
             self._update.load_state_dict(state["optimizer"])
@@ -442,11 +217,16 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
                 self._cloning.load_state_dict(state["cloning"])
             self._buffer.load_state_dict(state["buffer"])
             for name, table in self._kept.items():
-                if table is not None and state[name] is not None:
+                if state.get(name) is not None:
                     table.load_state_dict(state[name])
         restore_random(self._random, state["random"])
         self.step = int(state["step"])
         self.version = int(state["version"])
+
+    def _warn_of_switch(self, setting: str, *, now: bool, then: bool) -> None:
+        if now != then:
+            words = ("off", "on")[now], ("off", "on")[then]
+            log.warning("%s: %s is now %s; it was %s until this checkpoint", self.context.behavior, setting, *words)
 
     def parameter_counts(self) -> Mapping[str, int]:
         """Return the numbers of parameters of actor and critic; shared layers count towards the actor."""
@@ -483,17 +263,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """
 
     @abstractmethod
-    def _learn(self, chains: Chains | None) -> Outcome:
+    def _learn(self) -> tuple[Floats, Mapping[str, float]]:
         """Make an update from the buffer. If this raises `NotFiniteError`, weights and optimizer are restored.
 
-        Args:
-            chains: which trajectory continues which; None if the buffer does not follow agents.
+        Returns:
+            The rewards [N, S] of the buffer's rows, times the signals' strengths; the update's statistics by name.
         """
-
-    def _extrinsic_rewards(self) -> NDArray[np.float32]:
-        """Return the environment's rewards [N] for the buffer's rows, in the form that the trainer learns from."""
-        rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
-        return rewards
 
     def _make_buffer(self) -> RolloutBuffer:
         follows_agents = self._memory is not None or self._signals.follows_agents
@@ -522,26 +297,540 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             epsilon,
         )
 
-    def _input_rows(
-        self, observed: EncodedObservations, previous_actions: NDArray[np.float32] | None = None
-    ) -> InputRows:
-        """Return the buffer's observations, normalised, as network inputs."""
-        vectors = observed.vectors.astype(np.float32, copy=False)
+    def _input_rows(self, observed: EncodedObservations, previous_actions: Array | None = None) -> Inputs:
+        """Return the buffer's observations, normalised, as network inputs; images and sets remain on the host.
+
+        Args:
+            observed: N rows' observations, not normalised. The inputs share their memory if the device allows it.
+            previous_actions: [N, P] features of the previous actions; None without memory.
+        """
+        device, vectors = self.context.device, observed.vectors.astype(np.float32, copy=False)
         if self._intake.normalizer is not None:
             vectors = self._intake.normalizer.apply(observed.vectors)
-        return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
-
-    def _image_numbers(self) -> list[int]:
-        """Return the indices of channels-first images among non-vector inputs; an empty list for a custom network."""
-        if self._design.settings.network is not None:
-            return []
-        others = [self._spec.observations[index] for index in self._intake.layout.others]
-        return [
-            number for number, one in enumerate(others) if OBSERVATION_KINDS[one.kind].pixels and not one.channels_last
-        ]
+        others = list(map(torch.from_numpy, observed.others))
+        if device == "cpu":
+            # Convolutions need this memory format, so images are converted here, once, instead of in each pass.
+            for number in self._images:
+                others[number] = others[number].contiguous(memory_format=torch.channels_last)
+        previous = None if previous_actions is None else to_device(torch.from_numpy(previous_actions), device)
+        return Inputs(to_device(torch.from_numpy(vectors), device), tuple(others), previous)
 
     def _clone(self) -> None:
         """Run one update's cloning passes over the demonstrations."""
         assert self._cloning is not None, "called only if there are any"
         for name, loss in self._cloning.update(self.step).items():
             self.context.statistics.add(self.context.behavior, name, loss)
+
+
+def rows_per_pass(spec: BehaviorSpec) -> int:
+    """Return the number of a behaviour's rows to evaluate in one forward pass without gradients."""
+    encoded = (one for one in spec.observations if not OBSERVATION_KINDS[one.kind].flat)
+    elements = sum(observation.size for observation in encoded)
+    return max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, elements)))
+
+
+# The reward signals, applied to a full buffer. Axis letters: N rows of K trajectories; S reward signals.
+
+
+class Signals:
+    """A behaviour's S reward signals, in the order of its settings.
+
+    If the environment's reward is the only signal, the other signals' work is skipped.
+
+    Args:
+        context: the trainer's context.
+        hyperparameters: the trainer's hyperparameters. They are a separate argument because, for a subclass named as
+            `module:Class`, the context has them only as plain data.
+
+    Attributes:
+        names: [S] the signals' names.
+        gammas: [S] the signals' discounts.
+        strengths: [S] the factors on the signals' rewards.
+        ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
+        others: the indices of all signals except the environment's reward.
+        sums: for each agent in the middle of an episode, the sums of rewards so far from all signals except the
+            environment's; None if there are no other signals.
+
+    Raises:
+        StageError: if a signal can't be made.
+    """
+
+    def __init__(self, context: TrainerContext, hyperparameters: object) -> None:
+        self._context = context
+        self._signals = make_signals(context)
+        self.names = [signal.name for signal in self._signals]
+        self.gammas = np.array([signal.gamma for signal in self._signals])
+        self.strengths = np.array([signal.strength for signal in self._signals])
+        self.ignore_termination: NDArray[np.bool_] = np.array([signal.ignores_termination for signal in self._signals])
+        self.others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
+        self.sums = AgentTable(len(self.others), "float64") if self.others else None
+        self._losses: dict[str, list[float]] = {}
+        self._transitions: BufferTransitions | None = None
+        self.scale = reward_scale(self._signals, hyperparameters)
+        """Scales the environment's rewards; None if they are not scaled."""
+
+    @property
+    def follows_agents(self) -> bool:
+        """True if the signals need each agent's data from its earlier trajectories."""
+        return self.sums is not None or self.scale is not None
+
+    def observe(self, vectors: NDArray[np.float32]) -> None:
+        """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
+        for at in self.others:
+            self._signals[at].observe(vectors)
+
+    def rewards(
+        self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, update: int, fresh: RolloutBuffer | None = None
+    ) -> Floats:
+        """Return the rewards [N, S] of all rows, times the signals' strengths.
+
+        Args:
+            extrinsic: [N] the environment's rewards.
+            buffer: the rows; it must not change until the signals have learned from them.
+            update: the update's number, ascending.
+            fresh: the first rows, which the signals have not rewarded before; None for all rows.
+
+        Raises:
+            NotFiniteError: if a reward is NaN or infinite.
+        """
+        if self.scale is not None:
+            new = fresh or buffer
+            of_agents = new.trajectories["agent_ids"], new.trajectories["episode_ids"], new.ended
+            self.scale.see(extrinsic[: len(new)], new.trajectories["lengths"], *of_agents, update, new.chains)
+        own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
+        rewards: Floats = own[:, None] * self.strengths
+        if not self.others:
+            return rewards
+        self._losses, self._transitions = {}, BufferTransitions(self._context.spec, buffer, self._context.device)
+        block = rows_per_pass(self._context.spec)
+        for start in range(0, len(rewards), block):
+            rows = np.arange(start, min(start + block, len(rewards)))
+            some = self._transitions.take(rows)
+            for at in self.others:
+                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
+        return rewards
+
+    def learn(self, rows: Tensor) -> None:
+        """Train all signals except the environment's reward on some of the rows last passed to `rewards`."""
+        assert self._transitions is not None, "only called if there are other signals"
+        some = self._transitions.take(rows.numpy())
+        for at in self.others:
+            for name, loss in self._signals[at].learn(some).items():
+                self._losses.setdefault(name, []).append(loss)
+
+    def report(self, buffer: RolloutBuffer, rewards: Floats, update: int) -> None:
+        """Report the signals' losses, and the sums of rewards over the episodes that ended in the buffer.
+
+        Args:
+            buffer: the rows that were learned from.
+            rewards: [N, S] the rewards of these rows.
+            update: the update's number, ascending.
+        """
+        assert self.sums is not None, "only called if there are other signals"
+        add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
+        for name, losses in self._losses.items():
+            add(behavior, name, float(np.mean(losses)))
+        trajectories = buffer.trajectories
+        lengths = trajectories["lengths"]
+        finished = add_to_episodes(
+            self.sums,
+            trajectories["agent_ids"],
+            trajectories["episode_ids"],
+            buffer.ended,
+            np.add.reduceat(rewards[:, self.others], np.cumsum(lengths) - lengths),
+            update,
+            buffer.chains,
+        )
+        for column, at in enumerate(self.others):
+            if len(finished):
+                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
+
+    def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
+        """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S].
+
+        The explained variance 1 - Var(target - value) / Var(target) is 1 for a perfect critic, 0 for a critic that
+        predicts the mean, and negative for a worse critic. If targets are constant, there is no variance to explain.
+        """
+        statistics = dict[str, float]()
+        spread, unexplained = targets.var(axis=0), (targets - values).var(axis=0)
+        for at, name in enumerate(self.names):
+            for estimate, of_rows in estimates.items():
+                statistics[f"Policy/{name.capitalize()} {estimate}"] = float(of_rows[:, at].mean())
+            if spread[at] > 0 and isfinite(unexplained[at] / spread[at]):
+                statistics[f"Policy/{name.capitalize()} Explained Variance"] = float(1.0 - unexplained[at] / spread[at])
+        return statistics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the signals' states, keyed by name, and the running sums."""
+        return {
+            "signals": {signal.name: signal.state_dict() for signal in self._signals},
+            "sums": None if self.sums is None else self.sums.state_dict(),
+            "scale": None if self.scale is None else self.scale.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`.
+
+        Raises:
+            StageError: if the state belongs to different signals or networks; the message names the tensor.
+        """
+        found = state["signals"]
+        if set(found) != set(self.names):
+            raise StageError(
+                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, but the configuration has "
+                f"{', '.join(sorted(self.names))}; a resumed run needs the same signals"
+            )
+        for signal in self._signals:
+            signal.load_state_dict(found[signal.name])
+        if self.sums is not None:
+            self.sums.load_state_dict(state["sums"])
+        if self.scale is not None and (scale := state.get("scale")) is not None:
+            self.scale.load_state_dict(scale)
+
+
+class BufferTransitions:
+    """A buffer's rows in the form that reward signals take: not normalised, with each row's next observation.
+
+    Args:
+        spec: observations and actions.
+        buffer: a full buffer, which must not change while this object is in use.
+        device: the device that signals compute on.
+    """
+
+    def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:
+        trajectories, last = buffer.trajectories, np.cumsum(buffer.trajectories["lengths"]) - 1
+        self._device = device
+        self._observations, self._finals = buffer.observations(), buffer.observations("next_")
+        self._ended = np.full(len(buffer), -1, np.int64)
+        """[N] index of the trajectory that ends with the row; -1 if none does."""
+        self._ended[last] = np.arange(len(last))
+        terminated = np.zeros(len(buffer), np.float32)
+        terminated[last] = trajectories["terminated"]
+        continuous = environment_actions(spec.actions, buffer.rows["continuous_actions"], buffer.squashed)
+        choices = buffer.rows["discrete_actions"].astype(np.int64)
+        self._columns = continuous, choices, buffer.rows["rewards"], terminated
+
+    def take(self, rows: NDArray[np.int64]) -> Transitions:
+        """Return the transitions for the selected rows."""
+        last = np.flatnonzero(self._ended[rows] >= 0)
+        finals = self._ended[rows][last]
+        following = np.minimum(rows + 1, len(self._ended) - 1)
+
+        def after(row: Array, final: Array) -> Array:
+            array = row[following]
+            array[last] = final[finals]
+            return array
+
+        here, ends = self._observations, self._finals
+        others = tuple(after(*pair) for pair in zip(here.others, ends.others, strict=True))
+        now = EncodedObservations(here.vectors[rows], tuple(other[rows] for other in here.others))
+        return Transitions(
+            Inputs.from_encoded(now, self._device),
+            Inputs.from_encoded(EncodedObservations(after(here.vectors, ends.vectors), others), self._device),
+            *(torch.from_numpy(column[rows]).to(self._device) for column in self._columns),
+        )
+
+
+# The buffer. Axis letters: N rows of K consecutive trajectories, cut into Q sequences; P action features.
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceCuts:
+    """The positions of Q sequences among the rows, in row order.
+
+    A sequence is within one trajectory and has at most L rows; a trajectory's last sequence may be shorter.
+    """
+
+    length: int
+    """L, the maximum number of rows per sequence."""
+    starts: NDArray[np.int64]
+    """[Q] the first row of each sequence."""
+    sizes: NDArray[np.int64]
+    """[Q] the number of rows of each sequence, from 1 to L."""
+    first: NDArray[np.int64]
+    """[K] the index of the first sequence in each trajectory."""
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
+        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
+        counts = -(-lengths.astype(np.int64) // length)
+        first = np.cumsum(counts) - counts
+        before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
+        rows_before = np.cumsum(lengths, dtype=np.int64) - lengths
+        starts = np.repeat(rows_before, counts) + before
+        sizes = np.minimum(length, np.repeat(lengths, counts) - before)
+        return cls(length, starts, sizes, first)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def padded(self, which: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return q sequences' padded row indices [q, L], and the positions [R] of the entries that are not padding."""
+        sizes, steps = self.sizes[which][:, None], np.arange(self.length)
+        rows = self.starts[which][:, None] + np.minimum(steps, sizes - 1)
+        return rows, np.flatnonzero((steps < sizes).reshape(-1))
+
+
+class RolloutBuffer:
+    """The rows of the next update and their trajectories, as columns in the order in which they were added.
+
+    A trajectory that crosses the end of the update's `size` rows is split there. Its remainder, and everything after
+    it, waits until `clear` makes room. Columns are preallocated; if space runs out, their capacity is at least doubled.
+
+    Args:
+        spec: observations and actions.
+        layout: the layout of encoded observations.
+        size: the number of rows per update; with groups, a few more if needed to keep teammates together.
+        memory: the policy's memory settings; None without memory.
+        follows_agents: whether to keep the agent and episode of each trajectory.
+        grouped: whether to keep group data: the columns `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
+        extra: additional row columns to keep.
+        unroll_length: trajectories are cut at each multiple of this number of rows; 0 for no cuts.
+        squashed: whether the policy draws continuous actions as the tanh of a Gaussian.
+
+    Attributes:
+        declared: names, dtypes and shapes of the columns of `rows`, `trajectories` and `sequences`.
+        rows: [N] encoded, unnormalised observations, actions, log_probs, action_masks, rewards. Columns of actions or
+            masks that the behaviour lacks have width 0. Columns are views, valid until the next `append` or `clear`.
+        trajectories: [K] length, terminated, final observation, agent, episode, action before the first row.
+        sequences: [Q] the column `memories`: the actor's memory before each sequence; empty without memory.
+    """
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        layout: ObservationLayout,
+        size: int,
+        memory: MemorySettings | None = None,
+        follows_agents: bool = False,
+        grouped: bool = False,
+        extra: Sequence[Column] = (),
+        unroll_length: int = 0,
+        squashed: bool = False,
+    ) -> None:
+        self._spec, self._size, self._unroll_length = spec, size, unroll_length
+        self._observed = [column.name for column in layout.columns()]
+        self._following = {f"next_{name}": name for name in self._observed}
+        self._preceding, self._sequence_length = dict[str, str](), 0
+        actions = spec.actions
+        rows = [
+            *layout.columns(),
+            Column("continuous_actions", "float32", (actions.continuous_size,)),
+            Column("discrete_actions", "int32", (len(actions.discrete_branches),)),
+            Column("log_probs", "float32", (actions.log_prob_size,)),
+            Column("action_masks", "bool", (actions.mask_size if actions.masked else 0,)),
+            Column("rewards", "float32"),
+            *extra,
+        ]
+        trajectories = [Column("lengths", "int64"), Column("terminated", "bool"), *layout.columns("next_")]
+        sequences = []
+        if follows_agents:
+            trajectories += [Column("truncated", "bool"), Column("agent_ids", "int64"), Column("episode_ids", "int64")]
+        if memory is not None:
+            self._sequence_length = memory.sequence_length
+            self._preceding = {f"previous_{column.name}": column.name for column in action_columns(spec)}
+            trajectories += action_columns(spec, "previous_")
+            sequences.append(memory_column(memory.memory_size))
+        if grouped:
+            self._following["next_ticks"] = "ticks"
+            rows += GROUP_ROW_COLUMNS
+            trajectories += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
+        self.declared = {"rows": rows, "trajectories": trajectories, "sequences": sequences}
+        self.grouped, self.follows_agents, self.squashed = grouped, follows_agents, squashed
+        self._arrays: dict[str, dict[str, Array]] = {}
+        self._tables: dict[str, dict[str, Array]] = {table: {} for table in self.declared}
+        self.rows, self.trajectories, self.sequences = self._tables.values()
+        for table, columns in self.declared.items():
+            capacity = size if table == "rows" else max(1, size // 16)
+            self._arrays[table] = {each.name: np.empty((capacity, *each.shape), each.dtype) for each in columns}
+        self._waiting: list[tuple[Columns, Columns]] = []
+        """Copies of row and trajectory columns for later updates, in order."""
+        self._chains: Chains | None = None
+        self.clear()
+
+    def __len__(self) -> int:
+        """Return the number of rows for the next update."""
+        return len(self.rows["rewards"])
+
+    def append(self, batch: TrajectoryBatch, observations: EncodedObservations, finals: EncodedObservations) -> None:
+        """Copy trajectories into the buffer, split at the end of the update's rows.
+
+        Args:
+            batch: k trajectories.
+            observations: the encoded observations of the batch's rows.
+            finals: the trajectories' encoded final observations.
+        """
+        rows = {**dict.fromkeys(_OPTIONAL, np.empty((batch.num_rows, 0))), **batch.rows}
+        rows.update(zip(self._observed, (observations.vectors, *observations.others), strict=True))
+        trajectories = {**batch.trajectories, "sources": np.full(batch.num_trajectories, batch.source)}
+        for name, column in zip(self._observed, (finals.vectors, *finals.others), strict=True):
+            trajectories[f"next_{name}"] = column
+        self._add(rows, trajectories)
+
+    def _add(self, rows: Columns, trajectories: Columns) -> None:
+        """Copy rows into the tables as far as the update has room for them; the others wait."""
+        if self._unroll_length:
+            cut = self._unroll_length, len(self)
+            trajectories = cut_every(rows, trajectories, *cut, self._following, self._preceding)
+        room = self._size - len(self)
+        if len(rows["rewards"]) > room:
+            if self.grouped:
+                kept = moments_within(trajectories, rows["ticks"], room)
+            else:
+                kept = rows_within(trajectories["lengths"], room)
+            rows = {name: column for name, column in rows.items() if name in (*self.rows, "memories")}
+            (rows, trajectories), rest = split(rows, trajectories, kept, self._following, self._preceding)
+            later, of_later = ({name: column.copy() for name, column in table.items()} for table in rest)
+            self._waiting.append((later, of_later))
+        self._store(rows, trajectories)
+
+    def _store(self, rows: Columns, trajectories: Columns, sequences: Columns | None = None) -> None:
+        """Copy columns to the ends of the tables; columns that a table does not have are ignored."""
+        self._chains = None
+        if sequences is None and self._sequence_length:
+            sequences = self._sequences_of(rows, trajectories)
+        for table, columns in (("rows", rows), ("trajectories", trajectories), ("sequences", sequences or {})):
+            views, arrays = self._tables[table], self._arrays[table]
+            for name, array in arrays.items():
+                length, end = len(views[name]), len(views[name]) + len(columns[name])
+                if end > len(array):
+                    arrays[name] = np.empty((max(end, 2 * len(array)), *array.shape[1:]), array.dtype)
+                    arrays[name][:length] = array[:length]
+                arrays[name][length:end] = columns[name]
+                views[name] = arrays[name][:end]
+
+    def _sequences_of(self, rows: Columns, trajectories: Columns) -> Columns:
+        starts = SequenceCuts.of(trajectories["lengths"], self._sequence_length).starts
+        return {"memories": rows["memories"][starts]}  # the update recomputes all other memories
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """[K] true if the episode ended with the trajectory; available only if the buffer follows agents."""
+        ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
+        return ended
+
+    @property
+    def chains(self) -> Chains | None:
+        """Which trajectory continues which, by agent and episode; None if the buffer does not follow agents."""
+        if self._chains is None and self.follows_agents:
+            self._chains = Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
+        return self._chains
+
+    def cuts(self) -> SequenceCuts:
+        """Return how the trajectories are cut into sequences, for a policy with memory."""
+        return SequenceCuts.of(self.trajectories["lengths"], self._sequence_length)
+
+    def observations(self, prefix: Literal["", "next_"] = "") -> EncodedObservations:
+        """Return the rows' observations or, with a prefix, the final observations: not normalised, as views."""
+        table = self.trajectories if prefix else self.rows
+        vectors, *others = (table[f"{prefix}{name}"] for name in self._observed)
+        return EncodedObservations(vectors, tuple(others))
+
+    def action_features(self) -> NDArray[np.float32]:
+        """Return features [N, P] of each row's action."""
+        actions, continuous = self._spec.actions, self.rows["continuous_actions"]
+        sent = environment_actions(actions, continuous, self.squashed)
+        return action_features(actions, sent, self.rows["discrete_actions"])
+
+    def previous_action_features(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return features [N, P] of each row's previous action, and [K, P] of each trajectory's last action."""
+        lengths = self.trajectories["lengths"]
+        last = np.cumsum(lengths) - 1
+        own = self.action_features()
+        before = np.empty_like(own)
+        before[1:] = own[:-1]
+        actions = self._spec.actions
+        drawn, choices = drawn_actions(actions, self.trajectories, len(lengths), "previous_")
+        drawn = environment_actions(actions, drawn, self.squashed)
+        before[last - lengths + 1] = action_features(actions, drawn, choices)
+        return before, own[last]
+
+    def joined(self, rows: Columns, trajectories: Columns) -> RolloutBuffer:
+        """Return a new buffer with these trajectories after this one's; their memories are in `trajectories`."""
+        both = copy(self)
+        both._chains = None
+        both.rows, both.trajectories = _joined(self.rows, rows), _joined(self.trajectories, trajectories)
+        both.sequences = _joined(self.sequences, trajectories)
+        return both
+
+    def clear(self) -> None:
+        """Drop the rows of one update; rows that wait take their place. Memory is not freed."""
+        self._chains = None
+        for table, arrays in self._arrays.items():
+            self._tables[table].update({name: array[:0] for name, array in arrays.items()})
+        waiting, self._waiting = self._waiting, []
+        for rows, trajectories in waiting:
+            self._add(rows, trajectories)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of all columns, including rows for later updates."""
+        parts: list[tuple[Columns, ...]] = [(self.rows, self.trajectories, self.sequences)]
+        for rows, trajectories in self._waiting:
+            sequences = self._sequences_of(rows, trajectories) if self._sequence_length else {}
+            parts.append((rows, trajectories, sequences))
+        state = dict[str, Any]()
+        for (table, names), of_parts in zip(self._tables.items(), zip(*parts, strict=True), strict=True):
+            state[table] = {name: np.concatenate([part[name] for part in of_parts]) for name in names}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace all rows with those in `state_dict()`, as the rows of one update.
+
+        Raises:
+            StageError: if a column is missing or has the wrong shape; the message names it.
+        """
+        none = np.empty((len(state["rows"]["rewards"]), 0))
+        tables = {**state, "rows": {**dict.fromkeys(_OPTIONAL, none), **state["rows"]}}
+        for table, arrays in self._arrays.items():
+            for name, array in arrays.items():
+                got = np.shape(tables[table][name])[1:] if name in tables.get(table, {}) else None
+                if got != array.shape[1:]:
+                    raise StageError(f"buffer column {name!r}: expected rows of shape {array.shape[1:]}, got {got}")
+        self._waiting = []
+        self.clear()
+        self._store(tables["rows"], tables["trajectories"], tables.get("sequences"))
+
+
+def _joined(first: Columns, second: Columns) -> dict[str, Array]:
+    return {name: np.concatenate([column, second[name]]) for name, column in first.items()}
+
+
+def gathered_sequences(rows: Inputs, numbers: NDArray[np.int64], memories: Tensor) -> Inputs:
+    """Gather sequences of rows [q, L] that start with the memories [q, m]."""
+    device, flat = rows.vectors.device, torch.from_numpy(numbers.reshape(-1))
+    there = to_device(flat, device)
+    others = gathered_others(rows.others, flat, device)
+    previous = None if rows.previous_actions is None else rows.previous_actions.index_select(0, there)
+    return Inputs(rows.vectors.index_select(0, there), others, previous, memories, numbers.shape[1])
+
+
+def gathered_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
+    """Gather rows of images and sets, and copy them to the device with their dtype unchanged."""
+    return tuple(gathered(other, rows, device) for other in others)
+
+
+# Recursions over trajectories that are packed end to end.
+
+
+def next_values(
+    values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
+) -> Floats:
+    """Return the value [N, S] after each row: the next row's value, the final value, or 0 if that is `valueless`."""
+    values_tp1 = np.empty_like(values_t)
+    values_tp1[:-1] = values_t[1:]
+    values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
+    return values_tp1
+
+
+def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
+    """Return x_t = term_t + decay_t x_{t+1} within each trajectory, from terms [N, S] and decays [N, S] or [S]."""
+    # One pass per distance from the trajectories' ends, over all trajectories that are long enough: the longest come
+    # first, so they are a prefix.
+    order = np.argsort(-lengths, kind="stable")
+    last = (np.cumsum(lengths) - 1)[order]
+    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] how many trajectories have at least 1, 2, … rows
+    decays, sums = np.broadcast_to(decay, terms.shape), terms.copy()
+    for distance, count in enumerate(counts[1:].tolist(), 1):
+        rows = last[:count] - distance
+        sums[rows] += decays[rows] * sums[rows + 1]
+    return sums

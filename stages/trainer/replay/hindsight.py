@@ -98,10 +98,9 @@ class HindsightMemory(ReplayMemory):
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
         """Add copies of trajectories to the memory. An episode's rows can be drawn once the episode has ended."""
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
-        self._leave(min(oldest, first))
+        self._leave(oldest)
         super().add(batch, rows, finals)
-        kept = np.arange(max(first, oldest), self._count)
-        self._rows["place"].put(kept % self.capacity, np.full(len(kept), -1))
+        self._rows["place"].put(np.arange(first, self._count) % self.capacity, np.full(batch.num_rows, -1))
         ends = first + np.cumsum(batch.lengths, dtype=np.int64)
         columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], ends - batch.lengths, ends)
         over = (batch.terminated | batch.truncated).tolist()
@@ -121,11 +120,7 @@ class HindsightMemory(ReplayMemory):
                 "Limit the length of episodes, for instance with environment.max_episode_steps, or remove hindsight.",
                 self._count,
             )
-        while self._begun:  # in the order of their newest rows
-            agent, (*_, pieces) = next(iter(self._begun.items()))
-            if pieces and pieces[-1][1] > oldest:
-                break
-            del self._begun[agent]
+        self._begun = {agent: known for agent, known in self._begun.items() if agent in self._open}
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
         """Draw rows uniformly, with replacement, from finished episodes, and relabel the first of them.
@@ -153,7 +148,8 @@ class HindsightMemory(ReplayMemory):
         """
         replayed, count = self._gather(self._rows_at(places)), len(goals)
         before, after = replayed.observations.vectors, replayed.next_observations.vectors
-        achieved = self.observations.vectors(self._rows["next_slot"].take(self._rows_at(goals)))[:, self._achieved]
+        vectors = self.observations.columns[0]
+        achieved = vectors.take(self._rows["next_slot"].take(self._rows_at(goals)))[:, self._achieved]
         before[:count, self._desired] = after[:count, self._desired] = achieved
         rewards = self._compute(after[:, self._achieved], before[:, self._desired])
         recorded = replayed.columns["rewards"]
@@ -183,11 +179,10 @@ class HindsightMemory(ReplayMemory):
     def _leave(self, oldest: int) -> None:
         """Drop the places of episodes that have rows before `oldest`."""
         replaced = np.arange(max(0, self._count - self.capacity), oldest)
-        if len(replaced):
-            places = self._rows["place"].take(replaced % self.capacity)
-            places = places[places >= self._left]
-            if len(places):
-                self._left = int(self._places["end"].take(places % self.capacity).max())
+        places = self._rows["place"].take(replaced % self.capacity)
+        places = places[places >= self._left]
+        if len(places):
+            self._left = int(self._places["end"].take(places % self.capacity).max())
 
     def _finish(self, start: int, pieces: Iterable[tuple[int, int]], oldest: int) -> None:
         """Give places to those rows of an ended episode that are still stored."""

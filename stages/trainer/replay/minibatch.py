@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +23,7 @@ from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
 from headrace.stages.trainer.trajectories import AgentTable, add_to_episodes
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayMinibatch:
+class ReplayMinibatch(NamedTuple):
     """B rows; with memory, S sequences of L rows each, concatenated. Axis letters as in `update`."""
 
     actor_inputs: Inputs
@@ -67,18 +65,13 @@ class MinibatchMaker:
 
     def transitions(self, replayed: ReplayedRows) -> Transitions:
         """Convert the memory's rows to transitions for reward signals, including padding."""
-        columns, rows = replayed.columns, len(replayed.columns["rewards"])
-        continuous = torch.empty(rows, 0, device=self._device)
-        choices = torch.empty(rows, 0, dtype=torch.int64, device=self._device)
-        if self._actions.continuous_size:
-            continuous = self._tensor(columns["continuous_actions"])
-        if self._actions.discrete_branches:
-            choices = self._tensor(columns["discrete_actions"].astype(np.int64))
+        columns = replayed.columns
+        continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
         return Transitions(
             Inputs.from_encoded(replayed.observations, self._device),
             Inputs.from_encoded(replayed.next_observations, self._device),
-            continuous,
-            choices,
+            self._tensor(continuous),
+            self._tensor(choices.astype(np.int64)),
             self._tensor(columns["rewards"]),
             self._tensor(columns["terminated"].astype(np.float32)),
         )
@@ -160,8 +153,7 @@ def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[Repl
 LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateMeasures:
+class UpdateMeasures(NamedTuple):
     """Losses and values from one gradient step, on the device. Axis letters as in `update`."""
 
     losses: Tensor
@@ -194,16 +186,16 @@ def statistics_of(
         replicas: the replicas that took the same steps.
         parts: for each step, this replica's part of the minibatch's rows, and the number of all rows.
     """
-    columns = list[list[Tensor]]()
-    for each in found:
-        masked = [] if each.mask is None else [each.mask]
-        columns.append([each.q1, each.q2, each.targets, each.values, each.negentropies, *masked])
-    if replicas.size > 1:
-        columns = _of_all(columns, replicas, parts)
-    q1, q2, targets, values, negentropies, *masks = map(torch.cat, zip(*columns, strict=True))
-    of_rows, log_probs = torch.stack([q1, q2, values, (q1 - targets).abs_()]), negentropies.sum(dim=1)
-    if masks:
-        of_rows, log_probs = of_rows[:, masks[0] > 0], log_probs[masks[0] > 0]
+    tables = list[Tensor]()
+    for each, (here, rows) in zip(found, parts, strict=True):
+        columns = [each.q1, each.q2, each.targets, each.values, each.negentropies]
+        mask = [] if each.mask is None else [each.mask[:, None]]
+        tables.append(replicas.gathered(torch.cat([*columns, *mask], dim=1), here, rows))
+    table, width = torch.cat(tables), len(signals)
+    if found[0].mask is not None:
+        table = table[table[:, -1] > 0, :-1]
+    q1, q2, targets, values = (table[:, at * width : (at + 1) * width] for at in range(4))
+    of_rows, log_probs = torch.stack([q1, q2, values, (q1 - targets).abs_()]), table[:, 4 * width :].sum(dim=1)
     # Together: fetching each number separately costs as much as a layer, and updates happen every few steps.
     least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
     per_signal = of_rows.mean(dim=1)  # [4, S]
@@ -222,21 +214,6 @@ def statistics_of(
     return statistics
 
 
-def _of_all(
-    columns: list[list[Tensor]], replicas: Replicas, parts: Sequence[tuple[ReplicaSlice, int]]
-) -> list[list[Tensor]]:
-    """Return each step's columns for all replicas' rows, given those for this replica's part of the rows."""
-    whole = [
-        [tensor.new_zeros(rows, *tensor.shape[1:]) for tensor in column]
-        for column, (_, rows) in zip(columns, parts, strict=True)
-    ]
-    for ours, of_all, (here, _) in zip(columns, whole, parts, strict=True):
-        for tensor, target in zip(ours, of_all, strict=True):
-            target[here.rows] = tensor * here.weight
-    replicas.add_up(*(tensor for column in whole for tensor in column))
-    return whole
-
-
 # Statistics of an episode's rewards from all signals except the environment's, computed for each piece on arrival.
 # Learning does not depend on them: an update recomputes the rewards of the rows that it draws.
 
@@ -251,12 +228,15 @@ class EpisodeRewards:
     Args:
         signals: all of the behaviour's signals.
         maker: converts rows to transitions.
+
+    Attributes:
+        sums: the sums for unfinished episodes.
     """
 
     def __init__(self, signals: Sequence[RewardSignal], maker: MinibatchMaker) -> None:
         self._others = [signal for signal in signals if not isinstance(signal, Extrinsic)]
         self._maker = maker
-        self._sums = AgentTable(len(self._others), "float64")
+        self.sums = AgentTable(len(self._others), "float64")
 
     def add(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
@@ -274,34 +254,21 @@ class EpisodeRewards:
         """
         if not self._others:
             return {}
-        rewards = self._rewards(_as_replayed(batch, rows, finals))
+        whole, rewards = _as_replayed(batch, rows, finals), np.empty((batch.num_rows, len(self._others)))
+        for start in range(0, batch.num_rows, BLOCK):
+            block = slice(start, start + BLOCK)
+            taken = self._maker.transitions(whole.part(block))
+            for column, signal in enumerate(self._others):
+                rewards[block, column] = signal.rewards(taken) * signal.strength
         sums = np.add.reduceat(rewards, np.cumsum(batch.lengths) - batch.lengths)
         columns = batch.trajectories
         ended = batch.terminated | batch.truncated
-        finished = add_to_episodes(self._sums, columns["agent_ids"], columns["episode_ids"], ended, sums, update)
+        finished = add_to_episodes(self.sums, columns["agent_ids"], columns["episode_ids"], ended, sums, update)
         return {
             f"Policy/{signal.name.capitalize()} Reward": finished[:, column].tolist()
             for column, signal in enumerate(self._others)
             if len(finished)
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums for unfinished episodes."""
-        return self._sums.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`."""
-        self._sums.load_state_dict(state)
-
-    def _rewards(self, whole: ReplayedRows) -> NDArray[np.float64]:
-        count = len(whole.columns["rewards"])
-        rewards = np.empty((count, len(self._others)))
-        for start in range(0, count, BLOCK):
-            block = slice(start, start + BLOCK)
-            taken = self._maker.transitions(whole.part(block))
-            for column, signal in enumerate(self._others):
-                rewards[block, column] = signal.rewards(taken) * signal.strength
-        return rewards
 
 
 def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:

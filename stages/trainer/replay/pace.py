@@ -132,8 +132,17 @@ class UpdatePace:
                 self._count_from(end)
             else:
                 self._due_updates += self._hyperparameters.gradient_steps or 0
-        if self._by_episodes and not self._told_of_waiting:
-            self._tell_of_waiting(step)
+        waited = step - self._last_end
+        patience = min(self._hyperparameters.buffer_size, max(1, self._context.settings.max_steps // 10))
+        if self._by_episodes and not self._told_of_waiting and waited >= patience:
+            self._told_of_waiting = True
+            log.warning(
+                "%s: no episode has ended in %d steps, and with hyperparameters.update_at: episode_end the trainer "
+                "learns nothing until one does. Limit the length of episodes, for instance with "
+                "environment.max_episode_steps, or use update_at: step.",
+                self._context.behavior,
+                waited,
+            )
 
     def postpone(self, step: int) -> None:
         """Cancel the updates due up to this step, because the memory has too few rows.
@@ -202,17 +211,3 @@ class UpdatePace:
         self._episodes += len(ends)
         self._last_end = ends[-1] if ends else self._last_end
         return ends[each - earlier - 1 :: each]
-
-    def _tell_of_waiting(self, step: int) -> None:
-        """Warn once if no episode has ended within `buffer_size` steps or a tenth of the run, whichever is less."""
-        waited = step - self._last_end
-        if waited < min(self._hyperparameters.buffer_size, max(1, self._context.settings.max_steps // 10)):
-            return
-        self._told_of_waiting = True
-        log.warning(
-            "%s: no episode has ended in %d steps, and with hyperparameters.update_at: episode_end the trainer learns "
-            "nothing until one does. Limit the length of episodes, for instance with environment.max_episode_steps, "
-            "or use update_at: step.",
-            self._context.behavior,
-            waited,
-        )

@@ -2,17 +2,20 @@
 
 Observations are stored separately (`ObservationStore`), and rows refer to them. A step's next observation is also the
 observation of the next step, so it is stored only once. This also holds across pieces of a trajectory: a piece's first
-observation is the final observation of the previous piece. `replay_store` writes the memory to disk.
+observation is the final observation of the previous piece. A checkpoint holds the memory as a separate file.
 
 Axis letters: N rows and K pieces in a batch, B rows in a sample, S sequences of L rows.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+import io
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any, Protocol
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +23,11 @@ from numpy.typing import NDArray
 from headrace.queues.columns import Column, action_columns, memory_column
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.queues.windows_files import write_whole
+from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 
 Index = NDArray[np.int64]
-
-BLOCK_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,6 @@ class ReplayMemory:
         memory_size: m, for a policy with memory.
         sequence_length: L, for a policy with memory: sequences start at the start of each piece, and at each multiple
             of L within it.
-        block_bytes: see `LazyColumn`.
     """
 
     def __init__(
@@ -87,20 +89,21 @@ class ReplayMemory:
         capacity: int,
         memory_size: int = 0,
         sequence_length: int = 0,
-        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.capacity = capacity
         self.sequence_length = sequence_length
+        self.sizes = {"buffer_size": capacity, "sequence_length": sequence_length}
+        """The YAML settings that determine the memory's shape."""
         masks = [Column("action_masks", "bool", (spec.actions.mask_size,))] if spec.actions.masked else []
         sampled = [Column("rewards", "float32"), Column("terminated", "bool"), *action_columns(spec), *masks]
         references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
         self._sampled = [column.name for column in sampled]
-        self._rows = {c.name: LazyColumn(c, capacity, block_bytes) for c in (*sampled, *references)}
+        self._rows = {c.name: LazyColumn(c, capacity) for c in (*sampled, *references)}
         # In the worst case, each row has a separate observation and next observation.
-        self.observations = ObservationStore(layout, 2 * capacity, block_bytes)
+        self.observations = ObservationStore(layout, 2 * capacity)
         starts = [Column("row", "int64"), Column("length", "int64"), memory_column(memory_size)]
         starts += action_columns(spec, "previous_")
-        self._starts = {c.name: LazyColumn(c, capacity, block_bytes) for c in starts} if sequence_length else {}
+        self._starts = {c.name: LazyColumn(c, capacity) for c in starts} if sequence_length else {}
         self._previous = [column.name for column in action_columns(spec, "previous_")]
         self.clear()
 
@@ -110,7 +113,7 @@ class ReplayMemory:
         self._start_count = 0  # number of sequences ever begun, stored in the same way
         self._first_start = 0  # number of the first sequence whose first row is still stored
         self._open: dict[int, tuple[int, int]] = {}  # agent → episode, and the newest row of its unfinished trajectory
-        self.observations.clear()
+        self.observations.restore(0, np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return min(self._count, self.capacity)
@@ -127,34 +130,30 @@ class ReplayMemory:
             batch: K pieces with N rows in total.
             rows: [N, ...] the observations of the pieces' rows.
             finals: [K, ...] the pieces' final observations.
+
+        Raises:
+            StageError: if the memory has a smaller capacity than N.
         """
-        first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
-        self._evict(min(oldest, first))
-        before = self._continue(batch)
+        if batch.num_rows > self.capacity:
+            raise StageError(
+                f"a batch of {batch.num_rows} steps does not fit into a replay buffer of {self.capacity} steps: raise "
+                "hyperparameters.buffer_size"
+            )
+        first, ends = self._count, np.cumsum(batch.lengths, dtype=np.int64)
+        self._evict(first + batch.num_rows - self.capacity)
+        slots, final_slots, continued = self._store_observations(batch, rows, finals, self._continue(batch))
         if self.sequence_length:
-            self._add_starts(batch, oldest)
-        # If a batch is larger than the memory, only its newest rows are kept.
-        skip = max(0, oldest - first)
-        ends = np.cumsum(batch.lengths, dtype=np.int64)
-        kept = slice(int(np.searchsorted(ends, skip, side="right")), None)
-        begins = (ends - batch.lengths)[kept]
-        before = np.where((before[kept] >= oldest) & (begins >= skip), before[kept], -1)
-        begins = np.maximum(begins, skip)
-        pieces = _Pieces(first, begins, ends[kept], before, _pick(rows, slice(skip, None)), _pick(finals, kept), skip)
-        slots, next_slots = self._store_observations(pieces)
-        at = np.arange(first + skip, first + batch.num_rows) % self.capacity
-        terminated = np.zeros(batch.num_rows, np.bool_)
-        terminated[ends - 1] = batch.terminated
-        columns = {**batch.rows, "terminated": terminated}
-        for name in self._sampled:
-            self._rows[name].put(at, columns[name][skip:])
-        self._rows["slot"].put(at, slots)
-        self._rows["next_slot"].put(at, next_slots)
-        continued = np.ones(batch.num_rows, np.bool_)
-        continued[ends - 1] = False
-        self._rows["continued"].put(at, continued[skip:])
-        joined = pieces.before[pieces.before >= 0] % self.capacity
-        self._rows["continued"].put(joined, np.ones(len(joined), np.bool_))
+            self._add_starts(batch)
+        next_slots, terminated = np.append(slots[1:], 0), np.zeros(batch.num_rows, np.bool_)
+        next_slots[ends - 1], terminated[ends - 1] = final_slots, batch.terminated
+        joined = np.ones(batch.num_rows, np.bool_)
+        joined[ends - 1] = False
+        references = {"slot": slots, "next_slot": next_slots, "continued": joined}
+        columns = {**batch.rows, "terminated": terminated, **references}
+        at = np.arange(first, first + batch.num_rows) % self.capacity
+        for name in (*self._sampled, *references):
+            self._rows[name].put(at, columns[name])
+        self._rows["continued"].put(continued % self.capacity, np.ones(len(continued), np.bool_))
         self._count += batch.num_rows
 
     def enough(self, count: int) -> bool:
@@ -218,11 +217,6 @@ class ReplayMemory:
             "touched": self.observations.touched,
             "open": [[agent, *known] for agent, known in self._open.items()],
         }
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The YAML settings that determine the memory's shape."""
-        return {"buffer_size": self.capacity, "sequence_length": self.sequence_length}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
         """Return all columns, each with its number of leading rows in use, without copying them."""
@@ -291,57 +285,41 @@ class ReplayMemory:
                 self._open[agent] = (episode, last)
         return before
 
-    def _store_observations(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Store observations not stored yet; return the slots of each row's observation and next observation."""
-        lengths = pieces.ends - pieces.begins
-        piece = np.repeat(np.arange(len(lengths)), lengths)
-        at = np.arange(len(piece)) + piece  # in `slots`, each piece has its rows' observations, then the final one
-        first_at = pieces.begins - pieces.skip + np.arange(len(lengths))
-        final_at = first_at + lengths
-        stored, within = self._find_continued(pieces)
-        own = np.ones(len(piece) + len(lengths), np.bool_)
-        own[first_at[pieces.before >= 0]] = False
-        slots = np.empty(len(own), np.int64)
-        slots[own] = self.observations.allocate(int(own.sum()))
-        slots[first_at[stored]] = self._rows["next_slot"].take(pieces.before[stored] % self.capacity)
-        slots[first_at[within]] = slots[final_at[pieces.containing(pieces.before[within])]]
-        new_rows = own[at]
-        self.observations.write(slots[at[new_rows]], _pick(pieces.rows, new_rows))
-        self.observations.write(slots[final_at], pieces.finals)
-        return slots[at], slots[at + 1]
+    def _store_observations(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, before: Index
+    ) -> tuple[Index, Index, Index]:
+        """Store observations not stored yet, given the row [K] that each piece continues.
 
-    def _find_continued(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Find the pieces that continue a stored piece, and the pieces that continue another piece of the same batch.
+        A piece may be lost or changed in transit. The piece after it then continues no other, because its first
+        observation differs from the final observation that is stored.
 
-        A piece may be lost or changed in transit. Then no piece continues it: the next piece's `before` becomes -1.
+        Returns:
+            The slots of the rows' observations [N] and of the final observations [K], and the rows that are continued.
         """
-        found = []
-        for chosen in (
-            np.flatnonzero((pieces.before >= 0) & (pieces.before < pieces.first)),
-            np.flatnonzero(pieces.before >= pieces.first),
-        ):
-            if not len(chosen):
-                found.append(chosen)
-                continue
-            before = pieces.before[chosen]
-            if before[0] < pieces.first:
-                there = self.observations.read(self._rows["next_slot"].take(before % self.capacity))
-            else:
-                there = _pick(pieces.finals, pieces.containing(before))
-            same = _equal(there, _pick(pieces.rows, pieces.begins[chosen] - pieces.skip))
-            pieces.before[chosen[~same]] = -1
-            found.append(chosen[same])
-        return found[0], found[1]
+        first, starts = self._count, np.cumsum(batch.lengths, dtype=np.int64) - batch.lengths
+        final_slots = self.observations.allocate(batch.num_trajectories)
+        self.observations.write(final_slots, finals)
+        joined = np.flatnonzero(before >= 0)
+        earlier = before[joined]
+        stored, shared = earlier < first, np.empty(len(joined), np.int64)
+        shared[stored] = self._rows["next_slot"].take(earlier[stored] % self.capacity)
+        shared[~stored] = final_slots[np.searchsorted(starts, earlier[~stored] - first, side="right") - 1]
+        same = _equal(self.observations.read(shared), _pick(rows, starts[joined]))
+        fresh = np.ones(batch.num_rows, np.bool_)
+        fresh[starts[joined[same]]] = False
+        slots = np.empty(batch.num_rows, np.int64)
+        slots[~fresh] = shared[same]
+        slots[fresh] = self.observations.allocate(int(fresh.sum()))
+        self.observations.write(slots[fresh], _pick(rows, fresh))
+        return slots, final_slots, earlier[same]
 
-    def _add_starts(self, batch: TrajectoryBatch, oldest: int) -> None:
+    def _add_starts(self, batch: TrajectoryBatch) -> None:
         length = self.sequence_length
         lengths = batch.lengths.astype(np.int64)
         counts = -(-lengths // length)
         piece = np.repeat(np.arange(len(lengths)), counts)
         offset = (np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)) * length
         row = (np.cumsum(lengths) - lengths)[piece] + offset
-        kept = self._count + row >= oldest
-        piece, offset, row = piece[kept], offset[kept], row[kept]
         at = np.arange(self._start_count, self._start_count + len(row)) % self.capacity
         self._starts["row"].put(at, self._count + row)
         self._starts["length"].put(at, np.minimum(length, lengths[piece] - offset))
@@ -360,30 +338,6 @@ def replayed_columns(spec: BehaviorSpec) -> list[str]:
     return ["rewards", *(column.name for column in action_columns(spec)), *masks]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """The pieces of a batch that the memory keeps."""
-
-    first: int
-    """Index of the batch's first row, counted over all rows ever added."""
-    begins: Index
-    """[K] the first row of each piece within the batch."""
-    ends: Index
-    """[K] the row after each piece's last row, within the batch."""
-    before: Index
-    """[K] index of the row that each piece continues, counted over all rows ever added; -1 for none."""
-    rows: EncodedObservations
-    """[N - skip, ...] the observations of the rows that are kept."""
-    finals: EncodedObservations
-    """[K, ...] the pieces' final observations."""
-    skip: int
-    """Number of rows at the start of the batch that are not kept."""
-
-    def containing(self, numbers: Index) -> Index:
-        """Return the indices of the pieces that contain these rows, which are counted over all rows ever added."""
-        return np.searchsorted(self.ends, numbers - self.first, side="right").astype(np.int64)
-
-
 def _pick(observations: EncodedObservations, index: slice | Index | NDArray[np.bool_]) -> EncodedObservations:
     return EncodedObservations(observations.vectors[index], tuple(other[index] for other in observations.others))
 
@@ -392,126 +346,86 @@ def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[n
     """Return a mask [n], true where the observations are equal."""
     same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
     for one, other in zip(first.others, second.others, strict=True):
-        same &= (one == other).reshape(len(one), -1).all(axis=1)
+        same &= (one == other).all(axis=tuple(range(1, one.ndim)))
     return same
 
 
 # Columns, which allocate memory only as they fill, and the slots of observations.
 
-_FIRST_SLOTS = 1024
+_FIRST_ROWS = 1024
 
 
 class LazyColumn:
-    """Rows of one shape and dtype, in blocks that are allocated when first written to.
+    """Rows of one shape and dtype, in an array that grows as rows are written.
 
-    On Linux, `np.empty` of a large array costs nothing until its pages are written. But a system may refuse to reserve
-    more memory than it has, and 10^6 images of 84×84×4 take 28 GB. Blocks are therefore limited to `block_bytes`. A
-    column that fits into one block, as vectors usually do, is a single array, so gathering from it is one operation.
+    Reserving memory for all rows at the start could fail: 10^6 images of 84×84×4 take 28 GB. The array grows by an
+    eighth at a time; on Linux, a large array grows without being copied.
 
     Args:
         column: name, dtype and shape of a row.
         capacity: the maximum number of rows.
-        block_bytes: the maximum size of a block in bytes (but at least one row).
+
+    Attributes:
+        rows: [n, *shape] the rows, of which some may not have been written yet.
     """
 
-    def __init__(self, column: Column, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, column: Column, capacity: int) -> None:
         self.name = column.name
-        self.dtype = np.dtype(column.dtype)
-        self.shape = column.shape
-        row_bytes = max(1, self.dtype.itemsize * math.prod(column.shape))
+        self.rows: Array = np.empty((0, *column.shape), column.dtype)
         self._capacity = capacity
-        self._rows = max(1, min(capacity, block_bytes // row_bytes))
-        self._blocks: list[Array] = []
 
     def take(self, index: Index) -> Array:
         """Return rows [n, *shape] that have been written, as a new array."""
-        if len(self._blocks) == 1:
-            return self._blocks[0].take(index, axis=0)
-        out = np.empty((len(index), *self.shape), self.dtype)
-        for block, chosen, at in self._by_block(index):
-            out[chosen] = block[at]
-        return out
+        return self.rows.take(index, axis=0)
 
     def put(self, index: Index, rows: Array) -> None:
         """Write rows [n, *shape] to positions [n], each below the capacity."""
-        if not len(index):
-            return
-        self._reach(int(index.max()) + 1)
-        if len(self._blocks) == 1:
-            self._blocks[0][index] = rows
-            return
-        for block, chosen, at in self._by_block(index):
-            block[at] = rows[chosen]
+        if len(index):
+            self.reserve(int(index.max()) + 1)
+            self.rows[index] = rows
 
-    def parts(self, rows: int) -> Iterator[Array]:
-        """Yield the first `rows` rows as views of contiguous arrays, allocating blocks that were never written to."""
-        self._reach(rows)
-        for block in self._blocks:
-            yield block[: max(0, rows)]
-            rows -= len(block)
-
-    def _reach(self, rows: int) -> None:
-        while len(self._blocks) * self._rows < rows:
-            left = self._capacity - len(self._blocks) * self._rows
-            self._blocks.append(np.empty((min(self._rows, left), *self.shape), self.dtype))
-
-    def _by_block(self, index: Index) -> Iterator[tuple[Array, Index, Index]]:
-        number, at = np.divmod(index, self._rows)
-        for block in np.unique(number).tolist():
-            chosen = np.flatnonzero(number == block)
-            yield self._blocks[block], chosen, at[chosen]
+    def reserve(self, rows: int) -> None:
+        """Allocate at least this many rows; invalidate all views of the rows."""
+        present = len(self.rows)
+        if rows > present:
+            grown = min(self._capacity, max(rows, present + present // 8, _FIRST_ROWS))
+            self.rows.resize((grown, *self.rows.shape[1:]), refcheck=False)
 
 
 class ReusedSlots:
     """Allocates slots, which are row numbers 0, 1, …; the slots freed last are the first to be reused.
-
-    Memory use grows with the largest number of slots in use at the same time, not with `capacity`.
-
-    Args:
-        capacity: the maximum number of slots that may be in use at the same time.
 
     Attributes:
         touched: the number of slots that have ever been in use. These slots have the lowest numbers, and only they take
             memory.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._slots: Index = np.empty(0, np.int64)
-        """The slots in use, followed by the free slots."""
-        self._used = self.touched = 0
-
-    def clear(self) -> None:
-        """Free all slots, as if none had ever been in use."""
-        self.restore(0, np.empty(0, np.int64))
+    def __init__(self) -> None:
+        self._free: Index = np.empty(0, np.int64)
+        self.touched = 0
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
-        return self._used
+        return self.touched - len(self._free)
 
     def allocate(self, count: int) -> Index:
         """Mark `count` free slots as in use, and return them as a new array [count]."""
-        total, missing = len(self._slots), self._used + count - len(self._slots)
-        if missing > 0:
-            grown = min(self._capacity, total + max(missing, total, _FIRST_SLOTS))
-            self._slots = np.concatenate((self._slots, np.arange(total, grown)))
-        slots = self._slots[self._used : self._used + count].copy()
-        self._used += count
-        if count:
-            self.touched = max(self.touched, int(slots.max()) + 1)
-        return slots
+        kept = max(0, len(self._free) - count)
+        reused, self._free = self._free[kept:], self._free[:kept]
+        fresh = np.arange(self.touched, self.touched + count - len(reused))
+        self.touched += len(fresh)
+        return np.concatenate((reused, fresh))
 
     def release(self, slots: Index) -> None:
         """Free slots that are in use."""
-        self._used -= len(slots)
-        self._slots[self._used : self._used + len(slots)] = slots
+        self._free = np.concatenate((self._free, slots))
 
     def restore(self, touched: int, used: Index) -> None:
-        """Mark the slots in `used` as in use; all of them are below `touched`."""
+        """Mark only the slots in `used` as in use; all of them are below `touched`."""
         free = np.ones(touched, np.bool_)
         free[used] = False
-        self._slots = np.concatenate((used, np.flatnonzero(free)))
-        self._used, self.touched = len(used), touched
+        self._free = np.flatnonzero(free)
+        self.touched = touched
 
 
 class ObservationStore(ReusedSlots):
@@ -520,12 +434,11 @@ class ObservationStore(ReusedSlots):
     Args:
         layout: the columns of an observation.
         capacity: the maximum number of slots that may be in use at the same time.
-        block_bytes: see `LazyColumn`.
     """
 
-    def __init__(self, layout: ObservationLayout, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
-        super().__init__(capacity)
-        self.columns = [LazyColumn(column, capacity, block_bytes) for column in layout.columns()]
+    def __init__(self, layout: ObservationLayout, capacity: int) -> None:
+        super().__init__()
+        self.columns = [LazyColumn(column, capacity) for column in layout.columns()]
 
     def write(self, slots: Index, observations: EncodedObservations) -> None:
         """Write n observations into n slots."""
@@ -540,6 +453,125 @@ class ObservationStore(ReusedSlots):
             others.append(column.take(slots))
         return EncodedObservations(vectors.take(slots), tuple(others))
 
-    def vectors(self, slots: Index) -> Array:
-        """Return only the vectors of the observations in n slots, as a new array."""
-        return self.columns[0].take(slots)
+
+# The file of a memory.
+
+# The file is a zip archive, whose checksums detect damage. It has the JSON entry `HEADER` and an entry for each column,
+# named by its number, with the bytes of the rows in use. The columns are written from, and read into, the memory's own
+# arrays, so a large memory is never held twice. The file is either complete or absent: it is written under a temporary
+# name, synced to disk, and renamed. Numbers are little-endian, like all platforms that torch runs on.
+HEADER = "memory.json"
+FORMAT = 1
+
+_CHUNK_BYTES = 2**24
+
+
+class SavedMemory(Protocol):
+    """A replay memory that can be written to a file."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The YAML settings that determine the memory's shape; a file must have the same values."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything except the columns, as numbers and lists of numbers."""
+
+    def columns(self) -> list[tuple[LazyColumn, int]]:
+        """Return all columns, each with the number of leading rows in use."""
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Restore `facts()`; the caller must then fill the columns and call `restored`."""
+
+    def restored(self) -> None:
+        """Finish restoring, once all columns are filled."""
+
+    def clear(self) -> None:
+        """Remove all rows."""
+
+
+class ReplayFileError(Exception):
+    """Raised if a replay file can't be read or belongs to a different memory; the message says why."""
+
+
+# msgpack cannot hold gigabytes, so the memory is a separate file (docs/decisions/046).
+def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
+    """Write a memory to a file, replacing any older file.
+
+    Args:
+        memory: the memory.
+        path: the file.
+        step: the trainer's step, which identifies the checkpoint that the file belongs to.
+
+    Raises:
+        OSError: if the file can't be written; an older file is then kept.
+    """
+
+    def write(file: IO[bytes]) -> None:
+        buffered = io.BufferedWriter(file)  # writes everything, even if the system writes in parts
+        with ZipFile(buffered, "w") as archive:
+            header = {"format": FORMAT, "facts": memory.facts(), "columns": _described(memory), "step": step}
+            archive.writestr(HEADER, json.dumps(header))
+            for number, (column, rows) in enumerate(memory.columns()):
+                with archive.open(str(number), mode="w", force_zip64=True) as entry:
+                    entry.write(_bytes_of(column, rows))
+        buffered.flush()
+        buffered.detach()
+
+    write_whole(path, write)
+
+
+def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
+    """Fill a memory from a file that `write_replay` wrote at the same step; after a failure, the memory is empty.
+
+    Raises:
+        ReplayFileError: if the file is missing, truncated or modified, or belongs to a different memory or step.
+    """
+    try:
+        with path.open("rb") as file:
+            _read(memory, file, step)
+    except (OSError, ReplayFileError) as error:
+        memory.clear()
+        raise ReplayFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    except Exception as error:  # damage may raise anything
+        memory.clear()
+        raise ReplayFileError(f"{path}: truncated, damaged, or not a replay buffer: {error!r}") from error
+
+
+def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
+    with ZipFile(file) as archive:
+        saved = json.loads(archive.read(HEADER))
+        if saved["format"] != FORMAT:
+            raise ReplayFileError(
+                f"the file has format {saved['format']}, but this version of Headrace reads format {FORMAT}"
+            )
+        if saved["step"] != step:
+            raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
+        for name, now in memory.sizes.items():
+            then = saved["facts"][name]
+            if then != now:
+                raise ReplayFileError(f"the file was saved with {name} {then}, which is now {now}")
+        memory.restore(saved["facts"])
+        if saved["columns"] != _described(memory):
+            raise ReplayFileError(
+                "its observations or actions differ from the environment's, or hindsight has been switched on or off "
+                "since then"
+            )
+        for number, (column, rows) in enumerate(memory.columns()):
+            with archive.open(str(number)) as entry:
+                rest = _bytes_of(column, rows)
+                while count := entry.readinto(rest[:_CHUNK_BYTES]):  # type: ignore[attr-defined]  # IO[bytes] lacks it
+                    rest = rest[count:]
+                if rest or entry.read(1):
+                    raise ReplayFileError(f"the file's column {column.name} has a wrong size")
+    memory.restored()
+
+
+def _described(memory: SavedMemory) -> list[list[Any]]:
+    columns = memory.columns()
+    return [[column.name, column.rows.dtype.str, list(column.rows.shape[1:]), rows] for column, rows in columns]
+
+
+def _bytes_of(column: LazyColumn, rows: int) -> memoryview:
+    """Return the memory of a column's leading rows, without copying it."""
+    column.reserve(rows)
+    return memoryview(column.rows[:rows].reshape(-1).view("u1"))  # type: ignore[arg-type]  # an array is a buffer

@@ -1,4 +1,4 @@
-"""A replay memory with its rows in shards, each in a separate host: the trainer's side, and the stage for a shard.
+"""A replay memory with its rows in shards, each in a separate host: the trainer's side, and the stages of both sides.
 
 Rows are assigned to shards by episode, so an episode's pieces stay together. How many rows each shard contributes to a
 batch is drawn in proportion to the shards' sizes, so every stored row is equally likely. Before an update, `fetch`
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.queues.errors import QueueClosed
-from headrace.queues.messages import Array, Barrier, ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.queues.messages import Array, Barrier, PolicyUpdate, ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.stages.activity import BLOCKED
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.stage import Stage
 from headrace.stages.trainer.protocol import new_random, random_state, restore_random
 from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory
+from headrace.stages.trainer.stage import TrainerStage
 
 AT_ONCE = 64
 """The maximum number of batches in flight."""
@@ -54,8 +55,6 @@ class ShardedReplay:
         self._capacity = shard_capacity(capacity, shards)
         self._sizes = np.zeros(shards, np.int64)
         self._known = np.zeros(shards, np.bool_)
-        self._asked: deque[NDArray[np.int64]] = deque()
-        """For each requested batch that has not been assembled yet, its number of rows from each shard."""
         self._answers: list[deque[ReplaySample]] = [deque() for _ in range(shards)]
         self._ready: deque[ReplayedRows] = deque()
         self._arrived = asyncio.Event()
@@ -104,12 +103,13 @@ class ShardedReplay:
         counts = random.multinomial(rows, shares, size=batches).astype(np.int64)
         for shard, queue in enumerate(self.outgoing):
             queue.put_nowait(ReplayRequest(counts[:, shard]))
-        self._asked.extend(counts)
-        while self._asked:
-            self._arrived.clear()
-            self._assemble()
-            if self._asked:
+        for of_batch in counts:
+            shards = of_batch.nonzero()[0]
+            while not all(self._answers[shard] for shard in shards):
                 await self._wait()
+            parts = [self._answers[shard].popleft().columns for shard in shards]
+            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            self._ready.append(ReplayedRows(_encoded("obs", columns), _encoded("next", columns), columns))
 
     async def opened(self) -> None:
         """Request every shard's size and wait for the answers.
@@ -122,7 +122,6 @@ class ShardedReplay:
         for queue in self.outgoing:
             queue.put_nowait(ReplayRequest(ASKS_SIZE))
         while not self._known.all():
-            self._arrived.clear()
             await self._wait()
 
     async def drained(self) -> None:
@@ -150,34 +149,33 @@ class ShardedReplay:
     async def _wait(self) -> None:
         if self._lost >= 0:
             raise QueueClosed(f"shard {self._lost} of the replay buffer")
+        self._arrived.clear()
         await self._arrived.wait()
 
-    def _assemble(self) -> None:
-        """Assemble those batches for which all shards involved have answered."""
-        while self._asked:
-            shards = self._asked[0].nonzero()[0]
-            if not all(self._answers[shard] for shard in shards):
-                return
-            self._asked.popleft()
-            parts = [self._answers[shard].popleft().columns for shard in shards]
-            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            before, after = _encoded("obs", columns), _encoded("next", columns)
-            self._ready.append(ReplayedRows(before, after, columns))
+
+# The stage fetches the batches, so `Trainer.learn` remains an ordinary function (docs/decisions/047).
+class ShardedTrainerStage(TrainerStage):
+    """Drives a `SACTrainer` that has a sharded replay buffer (`replay`)."""
+
+    trainer: Any
+    """A `SACTrainer`, whose module imports this one."""
+
+    async def process(self, item: TrajectoryBatch) -> AsyncIterator[PolicyUpdate]:  # type: ignore[override]
+        """Add a batch, and learn once there are enough rows and the batches needed have arrived."""
+        replay = self.trainer.replay
+        assert replay is not None, "this stage runs only with shards"
+        if self._take(item):
+            while self.trainer.ready():
+                with self._context.timings.lasting(f"{BLOCKED}/{self._context.name}"):
+                    await self.trainer.prepare()
+                yield self._learn()
+        self._end_item(item)
+        await replay.drained()
 
 
 def shard_capacity(capacity: int, shards: int) -> int:
     """Return the number of rows that each shard keeps."""
     return -(-capacity // shards)
-
-
-def as_sample(rows: ReplayedRows) -> ReplaySample:
-    """Convert a shard's rows to a message."""
-    return ReplaySample({**rows.columns, **_named("obs", rows.observations), **_named("next", rows.next_observations)})
-
-
-def taken_apart(batch: TrajectoryBatch) -> tuple[EncodedObservations, EncodedObservations]:
-    """Return the rows' and the final observations, unpacked from a batch that `ShardedReplay.add` has sent."""
-    return _encoded("obs", batch.rows), _encoded("final", batch.trajectories)
 
 
 def _named(prefix: str, observations: EncodedObservations) -> dict[str, Array]:
@@ -213,18 +211,16 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
     def process(self, item: TrajectoryBatch | ReplayRequest) -> Iterator[ReplaySample]:
         """Store a batch, or answer a request with one item per batch to which this shard contributes rows."""
         if isinstance(item, TrajectoryBatch):
-            self.memory.add(item, *taken_apart(item))
+            self.memory.add(item, _encoded("obs", item.rows), _encoded("final", item.trajectories))
             self.rows += item.num_rows
             return
         for count in item.counts.tolist():
-            if count < 0:
-                yield self.size()
+            if count < 0:  # a new trainer requests the number of rows that the shard holds
+                yield ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
             elif count:
-                yield as_sample(self.memory.sample(count, self._random))
-
-    def size(self) -> ReplaySample:
-        """Return the message that a new trainer requests, with the number of rows that the shard holds."""
-        return ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
+                drawn = self.memory.sample(count, self._random)
+                before, after = _named("obs", drawn.observations), _named("next", drawn.next_observations)
+                yield ReplaySample({**drawn.columns, **before, **after})
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return everything except the rows, which are saved in a separate file."""
@@ -254,5 +250,6 @@ def deal(former: ReplayMemory, memory: ReplayMemory, place: int, shards: int) ->
     """
     ages = np.arange(len(former))
     ages = ages[ages // RUN % shards == place % shards]
-    for begin in range(0, len(ages), _AT_ONCE):
-        memory.add(*former.taken(ages[begin : begin + _AT_ONCE]))
+    at_once = min(_AT_ONCE, memory.capacity)
+    for begin in range(0, len(ages), at_once):
+        memory.add(*former.taken(ages[begin : begin + at_once]))

@@ -7,7 +7,7 @@ actions influence. A forward model predicts f(s') from f(s) and the action, and 
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class CuriosityNetwork(nn.Module):
         return before, after
 
 
-class Curiosity(NetworkSignal):
+class Curiosity(NetworkSignal[CuriosityNetwork]):
     """Rewards the error of the forward model.
 
     A terminated episode's last step has reward 0, and is excluded from the losses. The observation after it may be
@@ -69,7 +69,7 @@ class Curiosity(NetworkSignal):
         """Return 0.5·‖f(s') − prediction‖², but at most 1 / strength; 0 before the first update."""
         rewards = torch.zeros_like(transitions.rewards)
         going_on = transitions.terminated == 0
-        if self.network.updates == 0 or not bool(going_on.any()):
+        if self.updates == 0 or not bool(going_on.any()):
             return rewards
         _, predicted, after = self._predict(transitions.rows(going_on))
         surprise = forward_errors(predicted, after)
@@ -82,7 +82,7 @@ class Curiosity(NetworkSignal):
         """Return 10 · (0.2 · forward loss + 0.8 · inverse loss): equation 7 with β = 0.2, without the policy's term."""
         kept = transitions.rows(transitions.terminated == 0)
         before, predicted, after = self._predict(kept)
-        heads = self._module.inverse_model(torch.cat([before, after], dim=1))
+        heads = self.network.module.inverse_model(torch.cat([before, after], dim=1))
         rows = max(1, len(kept.rewards))  # a minibatch that contains only endings has no loss
         forward_loss = forward_errors(predicted, after).sum() / rows
         inverse_loss = inverse_errors(self.design.spec.actions, heads, kept.continuous, kept.choices).sum() / rows
@@ -92,13 +92,9 @@ class Curiosity(NetworkSignal):
     def _predict(self, transitions: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         """Return the features [B, E] of s, the predicted features of s', and the actual features of s'."""
         inputs, next_inputs = self.normalized(transitions.inputs), self.normalized(transitions.next_inputs)
-        before, after = self._module.encode(inputs, next_inputs)
+        before, after = self.network.module.encode(inputs, next_inputs)
         actions = action_inputs(self.design.spec.actions, transitions.continuous, transitions.choices)
-        return before, self._module.forward_model(torch.cat([before, actions], dim=1)), after
-
-    @property
-    def _module(self) -> CuriosityNetwork:
-        return cast("CuriosityNetwork", self.network.module)
+        return before, self.network.module.forward_model(torch.cat([before, actions], dim=1)), after
 
 
 def forward_errors(predicted: Tensor, after: Tensor) -> Tensor:

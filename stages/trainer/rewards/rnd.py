@@ -8,21 +8,20 @@ that it has rarely seen.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from headrace.config import RNDSettings
-from headrace.stages.errors import StageError
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded, write_named
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.rewards.signal import NetworkSignal
 
 
-class RND(NetworkSignal):
+class RND(NetworkSignal[NetworkBody]):
     """Rewards the predictor's error.
 
     As in ML-Agents, and unlike in the paper, a step is rewarded for the observation that the agent acted on, not for
@@ -39,20 +38,17 @@ class RND(NetworkSignal):
         """Make the predictor; the target has the same shape, but separate weights."""
         return NetworkBody(self.design)
 
-    def compute(self, transitions: Transitions) -> Tensor:
-        """Return Σ (predicted − target)² for each row."""
-        return self._errors(transitions)
-
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean prediction error."""
-        loss = self._errors(transitions).mean()
+        loss = self.compute(transitions).mean()
         return loss, {"Losses/RND Loss": loss}
 
-    def _errors(self, transitions: Transitions) -> Tensor:
+    def compute(self, transitions: Transitions) -> Tensor:
+        """Return Σ (predicted − target)² for each row."""
         inputs = self.normalized(transitions.inputs)
         with torch.no_grad():
             target, _ = self._target.module(inputs)
-        predicted, _ = cast("NetworkBody", self.network.module)(inputs)
+        predicted, _ = self.network.module(inputs)
         return distillation_errors(predicted, target)
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,10 +58,8 @@ class RND(NetworkSignal):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
         super().load_state_dict(state)
-        try:
-            self._target.load(state["target"])
-        except StageError as error:
-            raise StageError(f"{self.where}: target {error}") from error
+        with self.naming_signal():
+            write_named(self._target.parameters, state["target"], "target weights")
 
 
 def distillation_errors(predicted: Tensor, target: Tensor) -> Tensor:

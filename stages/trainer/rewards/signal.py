@@ -7,7 +7,8 @@ The environment's reward is also a signal.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -16,7 +17,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from headrace.config import LearnedSignalSettings, OwnSignalSettings, RewardSignalSettings
@@ -99,14 +100,10 @@ class RewardSignal(ABC):
         if not finite.all():
             raise NotFiniteError(
                 f"{self.where}: the reward of {int((~finite).sum())} of {total} steps is NaN or infinite; the first "
-                f"is {out[~finite][0]}{self.remedy}"
+                f"is {out[~finite][0]}; see {type(self).__name__}.compute, or look for NaN in weights and very large "
+                "observations (network_settings.normalize scales them)"
             )
         return out
-
-    @property
-    def remedy(self) -> str:
-        """Advice on how to fix non-finite rewards, for the end of the error message."""
-        return f"; see {type(self).__name__}.compute"
 
     def observe(self, vectors: Array) -> None:  # noqa: B027  # a signal may normalise nothing
         """Update the signal's normaliser, if any, with the vector observations [n, V] of new steps.
@@ -152,7 +149,7 @@ def make_signals(context: TrainerContext) -> list[RewardSignal]:
         LoadError: if a custom class can't be imported, is not a RewardSignal, does not accept its arguments, or raises
             an exception.
     """
-    return [_make_signal(name, context, _seed(context.seed, name)) for name in context.settings.signals]
+    return [_make_signal(name, context) for name in context.settings.signals]
 
 
 def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:
@@ -178,7 +175,9 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
     return signal_class
 
 
-def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
+def _make_signal(name: str, context: TrainerContext) -> RewardSignal:
+    # A separate seed, so the signal's networks don't start as copies of the trainer's or another signal's.
+    seed = int(np.random.SeedSequence([context.seed, crc32(name.encode())]).generate_state(1, np.uint64)[0])
     settings, reference = context.settings.signals[name], context.settings.reward_signals.class_of(name)
     if not isinstance(settings, OwnSignalSettings):
         built_in: RewardSignal = load_attribute(reference, None, "reward signal")(name, settings, context, seed)
@@ -191,96 +190,45 @@ def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
     return signal
 
 
-def _seed(base: int, name: str) -> int:
-    """Return a separate seed, so the signal's networks don't start as copies of the trainer's or another signal's."""
-    return int(np.random.SeedSequence([base, crc32(name.encode())]).generate_state(1, np.uint64)[0])
-
-
 # Reward signals with a network: their design, normaliser, optimizer and state.
 
 
-class TrainedNetwork(Generic[Module]):
-    """A module's parameters and their Adam optimizer.
+class NetworkSignal(RewardSignal, Generic[Module]):
+    """A reward signal with one network, which Adam trains at a constant learning rate; arguments as for `RewardSignal`.
 
-    Args:
-        module: the module to train.
-        learning_rate: Adam's constant learning rate.
-        device: the device that holds the parameters.
+    Attributes:
+        design: observations and sizes of the network, according to the signal's settings; it has no memory.
+        device: the torch device that holds the network.
+        random: the generator of the signal's random draws: initial weights, and draws while learning.
+        normalizer: the signal's normaliser; None if inputs are not normalised.
+        network: the network's parameters; `network.module` is the module that `build` made.
     """
 
-    def __init__(self, module: Module, learning_rate: float, device: str) -> None:
-        self._flat = FlatParameters(module, device)
-        self._adam = Adam(self._flat.values, self._flat.gradients)
-        self._learning_rate = learning_rate
-
-    @property
-    def module(self) -> Module:
-        """The module itself."""
-        return self._flat.module
+    def __init__(self, name: str, settings: LearnedSignalSettings, context: TrainerContext, seed: int) -> None:
+        super().__init__(name, settings, context, seed)
+        network = settings.network_settings.model_copy(update={"memory": None})
+        key = f"reward_signals.{name}.network_settings"
+        self.design = PolicyDesign(context.spec, network, folder=context.folder, key=key)
+        self.device = context.device
+        self.random = new_random(seed)
+        size = ObservationLayout(context.spec).vector_size
+        self.normalizer = Normalizer(size) if self.design.settings.normalize and size else None
+        self.network = FlatParameters(seeded(self.random, lambda: self.build(settings)), context.device)
+        self._adam = Adam(self.network.values, self.network.gradients)
+        self._learning_rate = settings.learning_rate
 
     @property
     def updates(self) -> int:
         """The number of gradient steps taken."""
         return self._adam.steps
 
-    def descend(self, loss: Tensor) -> bool:
-        """Take a gradient step on a scalar loss; if loss or gradients are not finite, do nothing and return False."""
-        self._flat.gradients.zero_()
-        torch.autograd.backward(loss)
-        if not bool(torch.isfinite(loss) & torch.isfinite(self._flat.gradients).all()):
-            return False
-        self._adam.step(self._learning_rate)
-        return True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return host copies of the weights and Adam's moments, keyed by parameter name, and Adam's step count."""
-        return {"weights": self._flat.state_dict(), **self._adam.state_dict(self._flat.named_views)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
-        self._flat.load(state["weights"])
-        self._adam.load_state_dict(self._flat.named_views, state)
-
-
-class NetworkSignal(RewardSignal):
-    """A reward signal with one trained network.
-
-    Args:
-        name: the signal's key in the YAML.
-        settings: the signal's block in the YAML.
-        context: the trainer's context: behaviour, spec, device, folder.
-        seed: seed of the signal's random draws: initial weights, and draws while learning.
-    """
-
-    def __init__(self, name: str, settings: LearnedSignalSettings, context: TrainerContext, seed: int) -> None:
-        super().__init__(name, settings, context, seed)
-        self.design = design_of_signal(name, settings, context)
-        self.device = context.device
-        self.random = new_random(seed)
-        size = ObservationLayout(context.spec).vector_size
-        self.normalizer = Normalizer(size) if self.design.settings.normalize and size else None
-        """The signal's normaliser; None if inputs are not normalised."""
-        module = seeded(self.random, lambda: self.build(settings))
-        self.network = TrainedNetwork(module, settings.learning_rate, context.device)
-
     @abstractmethod
-    def build(self, settings: Any) -> nn.Module:
+    def build(self, settings: Any) -> Module:
         """Make the network to train, following `self.design`."""
 
     @abstractmethod
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the scalar loss to minimise, and the scalars to report, keyed by statistic name."""
-
-    @property
-    def remedy(self) -> str:
-        """Advice on how to fix non-finite rewards, for the end of the error message."""
-        return (
-            f"; look for NaN in its weights and for very large observations ({self.design.key}.normalize scales them)"
-        )
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
         """Take a gradient step on a minibatch; return losses, keyed by statistic name.
@@ -289,13 +237,16 @@ class NetworkSignal(RewardSignal):
             NotFiniteError: if a loss or gradient is NaN or infinite; the network is then unchanged.
         """
         loss, reported = self.losses(transitions)
-        if not self.network.descend(loss):
+        gradients = self.network.gradients.zero_()
+        torch.autograd.backward(loss)
+        if not bool(torch.isfinite(loss) & torch.isfinite(gradients).all()):
             losses = ", ".join(f"{name} {float(value.detach()):.4g}" for name, value in reported.items())
             raise NotFiniteError(
                 f"{self.where}: a loss or its gradient is NaN or infinite ({losses}); its weights from before the "
                 f"update are kept. A lower reward_signals.{self.name}.learning_rate or {self.design.key}.normalize "
                 "often helps"
             )
+        self._adam.step(self._learning_rate)
         values = torch.stack([value.detach() for value in reported.values()]).tolist()  # a single wait for the device
         return dict(zip(reported, values, strict=True))
 
@@ -319,7 +270,7 @@ class NetworkSignal(RewardSignal):
     def state_dict(self) -> dict[str, Any]:
         """Return network, optimizer, normaliser and random state."""
         return {
-            "network": self.network.state_dict(),
+            "network": {"weights": self.network.state_dict(), **self._adam.state_dict(self.network.named_views)},
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
             "random": random_state(self.random),
         }
@@ -331,20 +282,20 @@ class NetworkSignal(RewardSignal):
             raise StageError(
                 f"{self.where}: {self.design.key}.normalize is {now}, but was {then} when the state was saved"
             )
-        try:
-            self.network.load_state_dict(state["network"])
+        with self.naming_signal():
+            self.network.load(state["network"]["weights"])
+            self._adam.load_state_dict(self.network.named_views, state["network"])
             if self.normalizer is not None:
                 self.normalizer.load_state_dict(state["normalizer"])
-        except StageError as error:
-            raise StageError(f"{self.where}: {error}") from error
         restore_random(self.random, state["random"])
 
-
-def design_of_signal(name: str, settings: LearnedSignalSettings, context: TrainerContext) -> PolicyDesign:
-    """Return the design of a signal's network according to its settings; the network has no memory."""
-    network = settings.network_settings.model_copy(update={"memory": None})
-    key = f"reward_signals.{name}.network_settings"
-    return PolicyDesign(context.spec, network, folder=context.folder, key=key)
+    @contextmanager
+    def naming_signal(self) -> Iterator[None]:
+        """Prefix a `StageError` raised in the `with` block with the behaviour's and the signal's name."""
+        try:
+            yield
+        except StageError as error:
+            raise StageError(f"{self.where}: {error}") from error
 
 
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ def host_in(folder: Path, sent: list[Any], name: str = "actor-2", replica: int |
 def test_returned_credits_are_reported_as_totals_by_stage_behaviour_and_source(tmp_path):
     sent: list[Any] = []
     give_back = host_in(tmp_path, sent).hooks("Filter").return_credits
+    assert give_back is not None
     give_back("Ball", 0, 3)
     give_back("Ball", 0, 4)
     give_back("Ball", 1, 5)

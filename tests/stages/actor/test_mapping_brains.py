@@ -34,7 +34,7 @@ def test_a_brain_is_ready_immediately():
     made = mappings({"Walker": [("scripted", 1.0)]}, "Walker")
     assert made.ready(["Walker"])
     assert set(deciders(made, "Walker")) == {"scripted"}
-    assert made.newest_version("Walker") is None
+    assert made.newest_versions(["Walker"]) == {}
     assert not made.mixes_brains
 
 

@@ -123,13 +123,13 @@ def test_an_assignment_needs_exactly_the_named_policies(home, away):
 def test_the_version_by_which_a_behaviour_s_learners_act_is_the_one_that_counts():
     made = mappings(HOME, AWAY, self_play=True)
     made.update(policy_update(AWAY, 9, snapshot=2))
-    assert made.newest_version("Ball") is None, "nobody acts yet"
+    assert made.newest_versions(["Ball"]) == {}, "nobody acts yet"
     made.update(policy_update(HOME, 9))
     made.assign(assignment(1, opponent=2, home=(-1, 9), away=(2, 9)))
     made.update(policy_update(HOME, 11))
-    assert made.newest_version("Ball") == 11
+    assert made.newest_versions(["Ball"]) == {"Ball": 11}
     made.update(policy_update(AWAY, 12))
-    assert made.newest_version("Ball") == 11, "it plays as an opponent, and not by this one yet"
+    assert made.newest_versions(["Ball"]) == {"Ball": 11}, "it plays as an opponent, and not by this one yet"
 
 
 def test_only_the_behaviour_of_the_learning_team_learns():
@@ -137,9 +137,9 @@ def test_only_the_behaviour_of_the_learning_team_learns():
     made.update(policy_update("Hider?team=0", 3))
     made.update(policy_update("Seeker?team=1", 0))
     made.assign(Assignment(1, 0, {"Hider?team=0": (-1, 3), "Seeker?team=1": (-1, 0)}))
-    assert (made.newest_version("Hider"), made.newest_version("Seeker")) == (3, None)
+    assert made.newest_versions(("Hider", "Seeker")) == {"Hider": 3}
     made.assign(Assignment(2, 1, {"Hider?team=0": (-1, 3), "Seeker?team=1": (-1, 0)}))
-    assert (made.newest_version("Hider"), made.newest_version("Seeker")) == (None, 0)
+    assert made.newest_versions(("Hider", "Seeker")) == {"Seeker": 0}
 
 
 def test_the_opponent_stays_frozen_while_the_learner_is_updated():
@@ -246,7 +246,7 @@ def test_a_plain_behaviour_learns_in_all_games_on_every_team_s_turn():
     made.assign(assignment(2, team=1, opponent=1, home=(1, 2), away=(-1, 3)))
     made.restart_games(ids(1))
     made.update(policy_update("Walker", 6))
-    assert made.newest_version("Walker") == 6
+    assert made.newest_versions(["Walker"]) == {"Walker": 6}
     for game in made.games:
         assert "Walker" in game.learners
         assert (loaded(game, "Walker"), game.players["Walker"].plain) == ((-1, 6), True)

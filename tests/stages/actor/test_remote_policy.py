@@ -118,7 +118,7 @@ async def test_steps_carry_the_version_that_decided():
     await asking.consult()
     (step,) = asking.decide()
     assert set(step.policy_versions.tolist()) == set(step.decisions["acted_version"].tolist()) == {5}
-    assert asking.mappings.newest_version("Walker") == 5
+    assert asking.mappings.newest_versions(["Walker"]) == {"Walker": 5}
 
 
 async def test_a_lost_question_is_sent_again():

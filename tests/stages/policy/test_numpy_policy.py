@@ -261,11 +261,11 @@ def zeros(layout):
 
 def test_a_policy_of_another_network_is_refused_by_tensor():
     policy, _, _ = make(ActionSpec(2))
-    with pytest.raises(StageError, match=r"expected tensor body.0.weight \(5, 16\), got body.0.weight \(5, 8\)"):
+    with pytest.raises(StageError, match=r"expected tensor body.0.weight \(5, 16\), got \(5, 8\)"):
         policy.load(zeros(policy_layout(design_for(ActionSpec(2), hidden_units=8))))
-    with pytest.raises(StageError, match=r"expected tensors body.0.weight, .* got normalizer.mean \(5,\) as well"):
+    with pytest.raises(StageError, match=r"expected tensor normalizer.mean to be absent, got \(5,\)"):
         policy.load(zeros(policy_layout(design_for(ActionSpec(2), normalize=True))))
-    with pytest.raises(StageError, match=r"expected tensor action.weight \(16, 2\), got action.weight \(16, 4\)"):
+    with pytest.raises(StageError, match=r"expected tensor action.weight \(16, 2\), got \(16, 4\)"):
         policy.load(zeros(policy_layout(design_for(ActionSpec(2), squashed=True))))
 
 

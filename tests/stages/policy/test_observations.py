@@ -48,8 +48,9 @@ def test_vectors_are_concatenated_in_the_order_of_the_spec():
     three = layout(ObservationSpec("a", (2,)), ObservationSpec("b", (), "int32"), ObservationSpec("c", (1,)))
     assert three.vector_size == 4
     out = np.empty((1, 4), np.float32)
-    three.write_vectors((np.array([[1, 2]], np.float32), np.array([3], np.int32), np.array([[4]], np.float32)), out)
-    assert out.tolist() == [[1.0, 2.0, 3.0, 4.0]]
+    seen = np.array([[1, 2]], np.float32), np.array([3], np.int32), np.array([[4]], np.float32)
+    assert three.encode(seen, out).vectors is out
+    assert out.tolist() == three.encode(seen).vectors.tolist() == [[1.0, 2.0, 3.0, 4.0]]
 
 
 def test_a_vector_without_numbers_comes_back_as_it_was():

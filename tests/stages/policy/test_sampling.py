@@ -30,18 +30,6 @@ def heads_for(made, d, seed=0, scale=1.0):
     return (np.random.default_rng(seed).normal(size=(d, made.head_size)) * scale).astype(np.float32)
 
 
-class Noise(np.random.Generator):
-    """A generator whose normal numbers are known."""
-
-    def __init__(self, noise):
-        super().__init__(np.random.PCG64())
-        self.noise = np.array(noise, np.float32)
-
-    def standard_normal(self, shape, dtype):  # type: ignore[override]  # only the call that is made
-        assert self.noise.shape == shape
-        return self.noise.astype(dtype)
-
-
 # Squashed Gaussian. --------------------------------------------------------------------------------------------------
 
 
@@ -50,7 +38,7 @@ def test_a_squashed_log_probability_is_that_of_a_case_worked_out_by_hand():
     # 1 - tanh²(1) = 1 - 0.761594² = 0.419974, its log -0.867562.
     log_probs = np.empty((1, 1), np.float32)
     heads = np.array([[0.5]], np.float32), np.array([[math.log(2.0)]], np.float32)
-    actions = sample_squashed(*heads, Noise([[0.25]]), False, log_probs)
+    actions = sample_squashed(*heads, np.array([[0.25]], np.float32), log_probs)
     assert actions[0, 0] == pytest.approx(0.761594, abs=1e-6)
     assert log_probs[0, 0] == pytest.approx(-1.643336 + 0.867562, abs=1e-5)
 
@@ -60,7 +48,7 @@ def test_squashed_log_probabilities_follow_from_the_change_of_variables(mu, log_
     # Naively, in float64: p(a) = N(atanh a; μ, σ) / (1 - a²).
     log_probs = np.empty((1, 1), np.float32)
     heads = np.array([[mu]], np.float32), np.array([[log_sigma]], np.float32)
-    actions = sample_squashed(*heads, Noise([[noise]]), False, log_probs)
+    actions = sample_squashed(*heads, np.array([[noise]], np.float32), log_probs)
     u = mu + math.exp(log_sigma) * noise
     density = math.exp(-(noise**2) / 2) / (math.sqrt(2 * math.pi) * math.exp(log_sigma)) / (1 - math.tanh(u) ** 2)
     assert actions[0, 0] == pytest.approx(math.tanh(u), rel=1e-5)
@@ -85,7 +73,7 @@ def test_the_slope_of_tanh_is_that_of_the_plain_formula_if_that_can_be_computed(
 def test_saturated_actions_have_finite_log_probabilities_that_are_right(mean):
     log_probs = np.empty((1, 1), np.float32)
     heads = np.array([[mean]], np.float32), np.array([[-1.0]], np.float32)
-    actions = sample_squashed(*heads, Noise([[0.5]]), False, log_probs)
+    actions = sample_squashed(*heads, np.array([[0.5]], np.float32), log_probs)
     u = mean + math.exp(-1.0) * 0.5
     slope = math.log(4) - 2 * abs(u) - 2 * math.log1p(math.exp(-2 * abs(u)))
     expected = -0.125 + 1.0 - 0.5 * math.log(2 * math.pi) - slope
@@ -96,9 +84,9 @@ def test_saturated_actions_have_finite_log_probabilities_that_are_right(mean):
 def test_log_sigma_is_clamped_to_minus_20_and_2():
     wide, narrow = (np.empty((1, 1), np.float32) for _ in range(2))
     mean = np.array([[0.1]], np.float32)
-    actions = sample_squashed(mean, np.array([[50.0]], np.float32), Noise([[0.2]]), False, wide)
+    actions = sample_squashed(mean, np.array([[50.0]], np.float32), np.array([[0.2]], np.float32), wide)
     assert actions[0, 0] == pytest.approx(math.tanh(0.1 + math.exp(2.0) * 0.2), rel=1e-5)
-    sample_squashed(mean, np.array([[-90.0]], np.float32), Noise([[0.0]]), False, narrow)
+    sample_squashed(mean, np.array([[-90.0]], np.float32), np.array([[0.0]], np.float32), narrow)
     slope = math.log(1 - math.tanh(0.1) ** 2)
     assert narrow[0, 0] == pytest.approx(20.0 - 0.5 * math.log(2 * math.pi) - slope, rel=1e-5)
 

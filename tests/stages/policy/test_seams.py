@@ -23,7 +23,7 @@ CLIP = ObservationSpec("clip", (2, 3, 6, 6), "uint8")
 
 @pytest.fixture
 def thin(monkeypatch):
-    entry = ImageEncoder("seam_entries:thin", 3, activation="torch.nn:Tanh", onnx="seam_entries:write_thin")
+    entry = ImageEncoder("seam_entries:thin", 3, activation="torch.nn:Tanh")
     monkeypatch.setitem(IMAGE_ENCODERS, "thin", entry)
 
 
@@ -35,7 +35,6 @@ def clips(monkeypatch):
         meaning="pictures that follow each other",
         box_ranks=(4,),
         encoder="seam_entries:ClipEncoder",
-        onnx="seam_entries:write_clips",
     )
     monkeypatch.setitem(OBSERVATION_KINDS, "clip", entry)
 

@@ -27,15 +27,14 @@ def test_the_first_step_has_the_length_of_the_learning_rate_whatever_the_gradien
     assert_close(values, torch.tensor([-0.1, 0.1]), rtol=1e-4, atol=0.0)
 
 
-def test_a_restored_snapshot_continues_as_if_nothing_had_happened():
+def test_after_a_failed_update_the_next_one_is_made_as_if_nothing_had_happened():
     values, gradients = torch.zeros(3), torch.ones(3)
     adam = Adam(values, gradients)
     adam.step(0.1)
-    kept, snapshot = values.clone(), adam.snapshot()
     gradients.fill_(float("nan"))
-    adam.step(0.1)
-    values.copy_(kept)
-    adam.restore(snapshot)
+    with pytest.raises(NotFiniteError), adam.undone_on_failure():
+        adam.step(0.1)
+        raise NotFiniteError("a loss is NaN")
     gradients.fill_(1.0)
     adam.step(0.1)
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import RememberingTrainer, trajectories
 
 from headrace.queues.messages import TrajectoryBatch
-from headrace.stages.trainer.input_tracking import Deliveries, DeliveryError
+from headrace.stages.trainer.deliveries import Deliveries, DeliveryError
 from headrace.stages.trainer.stage import TrainerStage
 
 

@@ -55,6 +55,13 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
     assert made.policy().behavior_id == "Walker"
 
 
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_the_log_does_not_state_how_a_trainer_of_the_user_s_own_computes_its_gradients(accelerated, folder, caplog):
+    caplog.set_level("INFO")
+    make_trainer(replace(context("my_trainers:Mine", {"batch": 7}), folder=folder, accelerated=accelerated))
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("trainer_type", "message"),
     [
@@ -66,8 +73,8 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
         (
             "my_trainers:Greedy",
             r"behaviors\.Walker\.trainer_type: my_trainers:Greedy requests the columns logits, values, which no policy "
-            r"provides; extra_columns can name action_heads; .*log_probs.* always present; .* the trainer must compute "
-            r"a baseline",
+            r"provides; the trainer must compute a baseline itself, .*; extra_columns can name action_heads; .*log_probs.* "
+            r"always present",
         ),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
         (

@@ -1,9 +1,11 @@
-import zlib
+import contextlib
+import json
+import zipfile
 
 import pytest
 from replay_world import Every, Piece, World, add, new_memory, rows_of
 
-from headrace.stages.trainer.replay.replay_store import MAGIC, ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import HEADER, ReplayFileError, read_replay, write_replay
 
 CAPACITY, LENGTH = 12, 3
 
@@ -58,23 +60,27 @@ def test_a_file_cut_anywhere_is_refused_and_the_memory_left_empty(memory, tmp_pa
 
 
 @pytest.mark.lengthy
-def test_a_file_with_any_byte_changed_is_refused(memory, tmp_path):
+def test_a_file_with_any_byte_changed_is_refused_unless_the_rows_are_intact(memory, tmp_path):
     path = tmp_path / "replay.bin"
     write_replay(memory, path)
     whole = path.read_bytes()
     for at in range(0, len(whole), 11):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(ReplayFileError):
-            read_replay(new_memory(CAPACITY, LENGTH), path)
+        other = new_memory(CAPACITY, LENGTH)
+        with contextlib.suppress(ReplayFileError):
+            read_replay(other, path)
+            assert everything(other) == everything(memory)  # for instance, the time of an entry has changed
+            continue
+        assert len(other) == 0
 
 
 def test_another_version_of_the_format_is_refused_by_name(memory, tmp_path):
     path = tmp_path / "replay.bin"
     write_replay(memory, path)
-    data, at = path.read_bytes(), len(MAGIC) + 8
-    end = at + int.from_bytes(data[len(MAGIC) : at], "little")
-    header = data[at:end].replace(b'"format": 1', b'"format": 2')
-    path.write_bytes(data[:at] + header + zlib.crc32(header).to_bytes(4, "little") + data[end + 4 :])
+    with zipfile.ZipFile(path) as archive:
+        header = json.loads(archive.read(HEADER))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(HEADER, json.dumps({**header, "format": 2}))
     with pytest.raises(ReplayFileError) as refused:
         read_replay(new_memory(CAPACITY, LENGTH), path)
     assert str(refused.value) == f"{path}: the file has format 2, but this version of Headrace reads format 1"

@@ -15,7 +15,8 @@ from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic, orthogonalised
-from headrace.stages.trainer.on_policy.rollout import InputRows, Rollout
+from headrace.stages.policy.network.layers import Inputs
+from headrace.stages.trainer.on_policy.rollout import Rollout
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOUpdate
 from headrace.stages.trainer.sac import coefficient_gradients
@@ -159,9 +160,10 @@ def test_an_update_of_ppo_ends_with_its_weights(batch_size, standardised, noise)
     )
     update = PPOUpdate(network, SPEC, hyperparameters)
     weights, penalties = (np.ones((rows, 1), np.float32) if standardised else advantages[:, None]), np.zeros((rows, 0))
-    targets = [drawn, penalties, old[:, None], weights, returns[:, None]]
+    targets = {"continuous": drawn, "penalties": penalties, "old_log_probs": old[:, None], "advantages": weights}
+    targets["returns"] = returns[:, None]
     later = advantages if standardised else None
-    rollout = Rollout(InputRows.of(seen, (), None, "cpu"), targets, np.zeros((rows, 0)), later)
+    rollout = Rollout(Inputs(torch.from_numpy(seen)), targets, np.zeros((rows, 0)), later)
     # Of two actions, with summed_entropy.
     update.run(rollout, Coefficients(3e-4, 2 * 0.5, epsilon=0.2), np.random.default_rng(0), 0)
     for name, view in network.named_views(network.values).items():

@@ -11,11 +11,13 @@ from trainer_samples import IMAGE, VECTOR, experience
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.fast.cuda_graphs import CudaGraphs
 from headrace.stages.trainer.fast.ppo import CapturedPPOUpdate
 from headrace.stages.trainer.fast.sac import CapturedSACUpdate
-from headrace.stages.trainer.on_policy.rollout import InputRows, Rollout
+from headrace.stages.trainer.on_policy.rollout import Rollout
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
@@ -42,8 +44,11 @@ class OnDevice(TorchDispatchMode):
         return out
 
 
-class OneStep:
+class OneStep(CudaGraphs):
     """Graphs on `meta`: the first step runs on the device alone, and nothing else does."""
+
+    def __init__(self):
+        """Without a stream, which only a GPU has."""
 
     def beside(self, function):
         mode = OnDevice()
@@ -79,10 +84,12 @@ def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
     random = np.random.default_rng(0)
     pictures = (random.integers(0, 256, (32, *IMAGE.shape)).astype(np.uint8),) if len(observed) > 1 else ()
     columns = actions.log_prob_size if hyper.get("ratio_per_dimension") else 1
-    widths = actions.continuous_size, actions.mask_size, columns, 1, 1
-    targets = [random.normal(size=(32, width)).astype(np.float32) for width in widths]
+    widths = {"continuous": actions.continuous_size, "penalties": actions.mask_size, "old_log_probs": columns}
+    widths |= {"advantages": 1, "returns": 1}
+    targets = {name: random.normal(size=(32, width)).astype(np.float32) for name, width in widths.items()}
     choices = np.zeros((32, len(actions.discrete_branches)), np.int64)
-    rows = InputRows.of(random.normal(size=(32, 3)).astype(np.float32), pictures, None, "meta")
+    vectors = torch.from_numpy(random.normal(size=(32, 3)).astype(np.float32)).to("meta")
+    rows = Inputs(vectors, tuple(map(torch.from_numpy, pictures)))
     with pytest.raises(StepMadeError) as made_step:
         update.run(Rollout(rows, targets, choices), Coefficients(1e-3, 0.1, 0.2), random, 0)
     found, calls = made_step.value.args

@@ -8,16 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.config.behaviors import StopWhenSettings
-from headrace.stages.trainer.input_tracking import StopCriterion
+from headrace.stages.trainer.stage import StopCriterion
 
 
 def judged(settings: StopWhenSettings | None, *looks: tuple[int, Sequence[float]]) -> list[bool]:
     criterion = StopCriterion(settings)
-    found = []
-    for step, recent in looks:
-        criterion.check(step, deque(recent))
-        found.append(bool(criterion.met))
-    return found
+    return [bool(criterion.check(step, deque(recent))) for step, recent in looks]
 
 
 def test_a_mean_needs_enough_episodes_and_uses_only_the_last_ones():
@@ -43,14 +39,13 @@ def test_a_resumed_trainer_continues_its_plateau():
     first, resumed = StopCriterion(settings), StopCriterion(settings)
     first.check(50, [5.0])
     resumed.load_state_dict(first.state_dict())
-    resumed.check(149, [4.0])
-    assert not resumed.met
-    resumed.check(150, [4.0])
-    assert resumed.met == "the mean return of 1 episodes has not risen for 100 steps (stop_when.plateau)"
+    assert not resumed.check(149, [4.0])
+    assert resumed.check(150, [4.0]) == "the mean return of 1 episodes has not risen for 100 steps (stop_when.plateau)"
 
 
 @pytest.mark.parametrize("reward", [-1.0, 2.5])
 def test_the_reason_names_the_mean_and_the_key(reward):
     criterion = StopCriterion(StopWhenSettings(mean_reward=reward, over=2))
-    criterion.check(1, [reward, reward])
-    assert criterion.met == f"the mean return of 2 episodes is {reward:g} (stop_when.mean_reward)"
+    assert (
+        criterion.check(1, [reward, reward]) == f"the mean return of 2 episodes is {reward:g} (stop_when.mean_reward)"
+    )

@@ -44,21 +44,21 @@ class Desk:
 def test_a_reset_trainer_continues_the_numbers_of_steps_and_versions():
     desk = Desk()
     assert desk.take(10) == [(1, 10)]
-    desk.stage.begin_anew(1)
+    desk.stage.takeover.want(1, None)
     assert desk.take(4, first_version=1) == [(2, 10)], (
         "the new trainer's first policy; rows by an older one are dropped"
     )
     assert desk.take(10, first_version=2) == [(3, 20)]
     assert (desk.stage.version, desk.stage.step) == (3, 20)
     assert (desk.made[1].version, desk.made[1].step) == (1, 10)
-    desk.stage.begin_anew(2)
+    desk.stage.takeover.want(2, None)
     assert desk.take(10, first_version=4) == [(4, 20), (5, 30)]
 
 
 def test_credits_of_rows_of_the_former_trainer_are_returned():
     desk = Desk()
     desk.take(7)
-    desk.stage.begin_anew(1)
+    desk.stage.takeover.want(1, None)
     desk.take(4, first_version=0)
     assert desk.stage.held_rows == 0
     assert desk.returned == 11
@@ -71,7 +71,7 @@ def test_credits_of_rows_of_the_former_trainer_are_returned():
 def test_credits_returned_without_an_update_are_reported_immediately():
     desk = Desk(reports_each=False)
     desk.take(4)
-    desk.stage.begin_anew(1)
+    desk.stage.takeover.want(1, None)
     desk.take(1, first_version=0)
     assert desk.returned == 5, "an actor that has used all of its credits waits for them"
     desk.take(1, first_version=1)
@@ -82,7 +82,7 @@ def test_credits_returned_without_an_update_are_reported_immediately():
 def test_a_reset_learner_can_start_with_the_weights_of_another_one():
     desk = Desk()
     desk.take(10)
-    desk.stage.begin_anew(1, np.array([42.0], np.float32))
+    desk.stage.takeover.want(1, np.array([42.0], np.float32))
     desk.take(1)
     assert [trainer.weights for trainer in desk.made] == [0.0, 42.0]
 
@@ -90,7 +90,7 @@ def test_a_reset_learner_can_start_with_the_weights_of_another_one():
 def test_a_stage_resumes_after_a_reset_of_its_trainer():
     desk, resumed = Desk(), Desk()
     desk.take(10)
-    desk.stage.begin_anew(1)
+    desk.stage.takeover.want(1, None)
     desk.take(13, first_version=2)
     resumed.stage.load_state_dict(desk.stage.state_dict())
     assert (resumed.stage.version, resumed.stage.step) == (desk.stage.version, desk.stage.step) == (3, 23)

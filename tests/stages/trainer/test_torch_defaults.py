@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from headrace.stages.trainer.protocol import torch_defaults
+from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.protocol import defaults_of
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def dtype(of_users):
 def test_an_update_is_the_same_whatever_has_been_set_and_that_holds_again_behind_it(changed):
     with changed():
         before = (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled())
-        with torch_defaults():
+        with defaults_of(PPOTrainer):
             layer = torch.nn.Linear(2, 1)
             layer(torch.ones(3, 2)).sum().backward()
         assert (torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()) == before

@@ -51,7 +51,7 @@ class Rig:
         run: Any = SimpleNamespace(
             plan=SimpleNamespace(config=RunConfig.from_plain({"behaviors": {"Ball": {}}})),
             launcher=SimpleNamespace(ends={}, start=self.start),
-            broadcaster=SimpleNamespace(send_to_actors=self.words.append),
+            broadcaster=SimpleNamespace(send_policy=lambda update, to_actors: self.words.append(update)),
             running=SimpleNamespace(unended={"inference"}),
             shutdown=SimpleNamespace(begun=True),
             tasks=SimpleNamespace(run=lambda runner: self.tasks.append(asyncio.create_task(runner))),

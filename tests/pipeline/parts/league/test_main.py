@@ -15,7 +15,7 @@ from virtual_time import VirtualTimeLoop, until_blocked
 from headrace.pipeline.control import BeginAnew
 from headrace.pipeline.run_folder.checkpoint import pack_state, unpack_state
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.takeover import Takeover
+from headrace.stages.trainer.stage import Takeover
 
 
 async def test_a_learner_that_is_started_again_hears_of_its_reset_whatever_policies_came_meanwhile(tmp_path):

@@ -88,7 +88,7 @@ def test_loading_weights_of_another_size_names_the_tensor_and_changes_nothing():
     network, _ = make(ActionSpec(2), hidden_units=8)
     other, _ = make(ActionSpec(2), hidden_units=16, seed=1)
     before = network.values.clone()
-    with pytest.raises(StageError, match=r"'body.0.weight': expected shape \(2, 6, 8\), got \(2, 6, 16\)"):
+    with pytest.raises(StageError, match=r"expected tensor body.0.weight \(2, 6, 8\), got \(2, 6, 16\)"):
         network.load(other.state_dict())
     assert torch.equal(network.values, before)
 
@@ -96,17 +96,10 @@ def test_loading_weights_of_another_size_names_the_tensor_and_changes_nothing():
 def test_loading_weights_with_a_tensor_missing_or_unknown_names_it():
     network, _ = make(ActionSpec(2), hidden_units=8)
     state = network.state_dict()
-    with pytest.raises(StageError, match=r"'log_sigma' is missing"):
+    with pytest.raises(StageError, match=r"tensor log_sigma \(2,\), got none"):
         network.load({name: array for name, array in state.items() if name != "log_sigma"})
-    with pytest.raises(StageError, match=r"'extra' is not part of this network"):
+    with pytest.raises(StageError, match=r"tensor extra to be absent, got \(3,\)"):
         network.load({**state, "extra": np.zeros(3)})
-
-
-def test_an_unknown_activation_is_refused():
-    settings = NetworkSettings.model_construct(**{**NetworkSettings().model_dump(), "activation": "mish"})
-    spec = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2))
-    with pytest.raises(StageError, match="'mish' is not one of swish, tanh, relu, elu"):
-        ActorCritic(PolicyDesign(spec, settings), 1, False, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -137,7 +130,7 @@ def test_a_policy_of_another_size_is_not_taken_up():
     network, _ = make(ActionSpec(2), hidden_units=8)
     other, _ = make(ActionSpec(3), hidden_units=8, seed=1)
     before = network.values.clone()
-    with pytest.raises(StageError, match=r"policy: tensor 'action.weight': expected shape \(8, 2\), got \(8, 3\)"):
+    with pytest.raises(StageError, match=r"policy: expected tensor action.weight \(8, 2\), got \(8, 3\)"):
         network.load_acting(other.acting_tensors())
     assert torch.equal(network.values, before)
 

@@ -98,8 +98,8 @@ def test_gradients_of_a_saturated_tanh_gaussian_are_finite():
 def test_a_tanh_gaussian_draws_the_same_actions_as_the_actors_from_the_same_noise():
     mu, log_sigma = np.array([[0.3, -2.0, 15.0]], np.float32), np.array([[-0.7, 3.0, -25.0]], np.float32)
     log_probs = np.empty_like(mu)
-    drawn = sample_squashed(mu, log_sigma, np.random.default_rng(5), False, log_probs)
     noise = np.random.default_rng(5).standard_normal(mu.shape, np.float32)
+    drawn = sample_squashed(mu, log_sigma, noise, log_probs)
     actions, ours = squashed_sample(*map(torch.from_numpy, (mu, log_sigma, noise)))
     np.testing.assert_allclose(actions, drawn, rtol=1e-6)
     np.testing.assert_allclose(ours, log_probs, rtol=1e-5)

@@ -4,9 +4,11 @@ import torch
 from tensors import assert_close
 from torch.nn import functional as F
 
+from headrace.config import NetworkSettings
 from headrace.config.network_settings import IMAGE_ENCODERS
-from headrace.queues.specs import ObservationSpec
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
+from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.images import VisualEncoder, pixels
 
 HEIGHT, WIDTH, CHANNELS, OUTPUTS = 36, 40, 3, 16
@@ -38,7 +40,9 @@ def image(channels=CHANNELS, height=HEIGHT, width=WIDTH, dtype="float32", last=F
 
 def encoder(kind, observation=None, outputs=OUTPUTS):
     torch.manual_seed(0)
-    return VisualEncoder(observation or image(), kind, outputs, "Test", "network_settings")
+    observation = observation or image()
+    settings = NetworkSettings(vis_encode_type=kind, hidden_units=outputs)
+    return VisualEncoder(observation, PolicyDesign(BehaviorSpec("Test", (observation,), ActionSpec(1)), settings))
 
 
 def by_hand(kind, x, weights):

@@ -34,13 +34,14 @@ cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def minibatch_of(actions, inputs, rows, columns, random) -> Minibatch:
+    names = "vectors", "continuous", "penalties", "old_log_probs", "advantages", "returns"
     widths = inputs, actions.continuous_size, actions.mask_size, columns, columns, 1
     floats = torch.from_numpy(random.standard_normal((rows, sum(widths))).astype(np.float32))
     floats[:, inputs + widths[1] : inputs + widths[1] + widths[2]].clamp_(max=0.0)  # penalties
     floats[:, -2 - 2 * columns + 1 : -1 - columns] -= 1.5
     choices = [random.integers(0, size, rows) for size in actions.discrete_branches]
     chosen = torch.from_numpy(np.stack(choices, axis=1) if choices else np.empty((rows, 0), np.int64))
-    return Minibatch.of_block(PackedColumns(floats, chosen, widths), torch.arange(rows))
+    return Minibatch.of_block(PackedColumns(floats, chosen, tuple(zip(names, widths, strict=True))))
 
 
 def gradients_of(case, use_kernels, spoil=None):

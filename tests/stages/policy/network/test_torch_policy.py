@@ -102,7 +102,7 @@ def test_its_heads_are_those_of_the_network_over_normalised_vectors(observed, me
         inputs = inputs._replace(previous_actions=torch.from_numpy(recall.previous_actions), memories=memories)
     with torch.no_grad():
         expected, after = network(inputs)
-    heads, remembered = policy.heads(seen, recall)
+    heads, _, remembered = policy.heads(seen, recall)
     np.testing.assert_allclose(heads, expected.numpy(), atol=1e-5)
     assert (remembered is None) == (after is None) == (memory is None)
     if memory:
@@ -132,7 +132,7 @@ def test_a_decision_holds_the_memory_before_it_and_recalls_the_one_after_it_with
     seen, recall = seen_by(design, 5), recall_for(design, 5)
     decision = policy.act(seen, None, np.random.default_rng(0), recall=recall)
     np.testing.assert_array_equal(decision.columns["memories"], recall.memories)
-    np.testing.assert_array_equal(decision.recall.memories, policy.heads(seen, recall)[1])
+    np.testing.assert_array_equal(decision.recall.memories, policy.heads(seen, recall)[2])
     expected = action_features(design.spec.actions, decision.actions.continuous, decision.actions.discrete)
     np.testing.assert_array_equal(decision.recall.previous_actions, expected)
     assert not np.array_equal(expected[:, :2], decision.columns["continuous_actions"]), "as the environment got it"

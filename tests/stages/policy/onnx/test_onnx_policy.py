@@ -16,7 +16,7 @@ from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.onnx import OnnxPolicy
-from headrace.stages.policy.onnx.graph import is_damaged
+from headrace.stages.policy.onnx.contract import is_damaged
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.protocol import Recall
 
@@ -213,6 +213,12 @@ def test_any_flipped_bit_of_a_model_is_noticed_but_those_of_the_words_before_its
         is_damaged(model[: bit // 8] + bytes([model[bit // 8] ^ 1 << bit % 8]) + model[bit // 8 + 1 :]) for bit in flips
     )
     assert not is_damaged(model)
+
+
+def test_the_checksum_is_a_property_of_the_model():
+    properties = onnx.load_from_string(model_of(DISCRETE)).metadata_props
+    assert [each.key for each in properties] == ["headrace", "headrace_checksum"]
+    assert len(properties[-1].value) == 16
 
 
 def test_models_that_other_programs_have_written_again_are_played():

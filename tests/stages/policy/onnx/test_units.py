@@ -17,7 +17,7 @@ from headrace.stages.environments.spaces.columns import action_mapping
 from headrace.stages.environments.spaces.own_space import own_space, plain_spaces
 from headrace.stages.errors import StageError
 from headrace.stages.policy.onnx.actor import convert_to_units
-from headrace.stages.policy.onnx.graph import Graph
+from headrace.stages.policy.onnx.export import ExportedModule, write_model
 from headrace.stages.policy.onnx.model import onnx_model
 
 OURS = ["policy_continuous_actions", "policy_deterministic_continuous_actions"]
@@ -48,6 +48,19 @@ def test_a_memory_holds_the_actions_before_conversion():
     np.testing.assert_array_equal(one["deterministic_continuous_actions"], other[OURS[1]])
 
 
+class Conversion(ExportedModule):
+    """Nothing but the conversion of 3 actions."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.inputs = {"given": (3,)}
+        self.units = units
+
+    def outputs(self, *inputs):
+        (given,) = inputs
+        return {"found": convert_to_units(given, self.units)}
+
+
 @pytest.mark.parametrize("opset", [9, 15])
 def test_integers_are_those_that_the_environment_stage_rounds_to(opset):
     space = spaces.Dict(
@@ -55,10 +68,9 @@ def test_integers_are_those_that_the_environment_stage_rounds_to(opset):
     )
     spec = design_of(space).spec
     rows = np.tile(np.linspace(-1, 1, 33, dtype=np.float32)[:, None], (1, 3))
-    graph = Graph("Test", opset)
-    graph.output("found", convert_to_units(graph, graph.input("given", (3,)), action_units(spec)), ("batch", 3))
-    assert not {node.op_type for node in onnx.load_from_string(graph.to_bytes()).graph.node} & {"Round", "Where"}
-    found = run(graph.to_bytes(), {"given": rows})["found"]
+    model = write_model(Conversion(action_units(spec)), "Test", "the conversion", opset)
+    assert not {node.op_type for node in onnx.load_from_string(model).graph.node} & {"Round", "Where"}
+    found = run(model, {"given": rows})["found"]
     actions = ActionBatch(rows, np.empty((len(rows), 0), np.int32))
     wanted = action_mapping(own_space(space), len(rows), "").to_environment(actions)
     assert {-6.5, 0.5, 5.5} <= {*(8 * rows[:, 2]).tolist()}, "numbers in the middle between two integers"

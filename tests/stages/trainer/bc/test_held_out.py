@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.stages.trainer.bc.trainer import held_out
+from headrace.stages.trainer.bc import held_out
 
 
 def of(agents, episodes, seed=0, share=0.1):

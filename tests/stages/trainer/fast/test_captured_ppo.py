@@ -9,10 +9,11 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.fast.cuda_graphs import WARM_UP
 from headrace.stages.trainer.fast.ppo import CapturedPPOUpdate
 from headrace.stages.trainer.on_policy.anchor import Anchor
-from headrace.stages.trainer.on_policy.rollout import InputRows, Rollout
+from headrace.stages.trainer.on_policy.rollout import Rollout
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOUpdate
 
@@ -46,10 +47,12 @@ def rows(seed, images=False, regularized=False):
     random = np.random.default_rng(seed)
     normal = lambda width: random.normal(size=(ROWS, width)).astype(np.float32)  # noqa: E731
     pictures = (random.integers(0, 256, (ROWS, 3, 20, 20)).astype(np.uint8),) if images else ()
-    targets = [normal(2), np.zeros((ROWS, 5), np.float32), normal(1) - 4.0, normal(1), normal(1)]
-    targets += [normal(9)] if regularized else []
+    targets = {"continuous": normal(2), "penalties": np.zeros((ROWS, 5), np.float32), "old_log_probs": normal(1) - 4.0}
+    targets |= {"advantages": normal(1), "returns": normal(1)}
+    if regularized:
+        targets["anchor"] = normal(9)
     choices = np.stack([random.integers(0, 3, ROWS), random.integers(0, 2, ROWS)], axis=1)
-    return Rollout(InputRows.of(normal(3), pictures, None, "cpu"), targets, choices)
+    return Rollout(Inputs(torch.from_numpy(normal(3)), tuple(map(torch.from_numpy, pictures))), targets, choices)
 
 
 def learn(update, coefficients, first=0, images=False):
@@ -148,7 +151,7 @@ def test_a_loss_that_is_not_finite_undoes_replayed_steps():
     learn(update, FALLING[:2])
     before, steps = update.network.values.clone(), update.adam.steps
     broken = rows(7)
-    broken._floats[5, 0] = np.nan
+    broken.block.floats[5, 0] = np.nan
     with pytest.raises(NotFiniteError, match="the policy loss of minibatch"), update.adam.undone_on_failure():
         update.run(broken, FALLING[2], np.random.default_rng(0), 0)
     assert torch.equal(update.network.values, before)

@@ -13,7 +13,7 @@ from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
 from headrace.stages.trainer.fast.impala import ManualImpalaUpdate
-from headrace.stages.trainer.impala import ImpalaUpdate, RecordedRows, Unrolls
+from headrace.stages.trainer.impala import ImpalaUpdate, Unrolls
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.protocol import ReplicaSlice
 
@@ -51,10 +51,11 @@ def unrolls_of(case, random: np.random.Generator) -> Unrolls:
     penalties = torch.zeros(rows, heads)
     if size < heads:
         penalties[: rows // 2, size] = float(MASK_PENALTY)
-    recorded = None
+    recorded_heads = recorded_values = None
     if fresh < rows:
         acted = normal(rows - fresh, heads + size) * 0.5
-        recorded = RecordedRows(acted if case["cloned"] else None, normal(rows - fresh, signals))
+        recorded_heads = acted if case["cloned"] else None
+        recorded_values = normal(rows - fresh, signals)
     return Unrolls(
         Inputs(normal(rows + len(lengths), 3)),
         None,
@@ -66,7 +67,8 @@ def unrolls_of(case, random: np.random.Generator) -> Unrolls:
         lengths,
         random.random((len(lengths), signals)) < 0.5,
         fresh,
-        recorded,
+        recorded_heads,
+        recorded_values,
         rows,
         fresh,
         ReplicaSlice(slice(0, rows), 1.0),

@@ -41,9 +41,7 @@ class Pupil:
             self.actor = ClonedActor.from_actor(self.design, flat)
         else:
             both = self.network = make_actor_critic(self.design, 1, False, self.random)
-            self.actor = ClonedActor(
-                self.design, lambda inputs: both(inputs)[0], both.values, both.gradients, both.named_views
-            )
+            self.actor = ClonedActor(self.design, lambda inputs: both(inputs)[0], both)
         self.intake = ObservationPreprocessor(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
         self.cloning = make_cloning(context, self.actor, rate, 32, self.intake, self.random)
@@ -212,7 +210,9 @@ def test_a_loss_that_is_not_finite_leaves_everything_as_it_was(taught):
     pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)))
     pupil.network.parameters["action.bias"].detach().fill_(torch.inf)
     before, state = pupil.network.values.clone(), pupil.cloning.state_dict()
-    with pytest.raises(NotFiniteError, match="Test: behavioral_cloning at step 7: a loss or a weight became NaN"):
+    with pytest.raises(
+        NotFiniteError, match="Test: a loss or a weight became NaN.* A lower behavioral_cloning.strength"
+    ):
         pupil.cloning.update(7)
     assert torch.equal(before, pupil.network.values)
     assert pupil.cloning.state_dict()["steps"] == state["steps"] == 0

@@ -13,7 +13,6 @@ from properties import examples
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo, write_unity_demo
 
@@ -24,7 +23,7 @@ EYE = ObservationSpec("eye", (3, 4, 5), "uint8")
 def test_a_step_has_its_own_observation_and_action_and_the_reward_of_the_pair_after(tmp_path):
     unity_file(tmp_path / "a.demo", [*episode(2), *episode(3, first=50)])
     found = load_demonstrations("a.demo", BALL, tmp_path)
-    np.testing.assert_allclose(found.observations.vectors[:, 0], [0, 0.01, 0.5, 0.51, 0.52], rtol=1e-6)
+    np.testing.assert_allclose(found.observations[0][:, 0], [0, 0.01, 0.5, 0.51, 0.52], rtol=1e-6)
     np.testing.assert_allclose(found.continuous[:, 0], [0, 0.01, 0.5, 0.51, 0.52], rtol=1e-6)
     np.testing.assert_allclose(found.rewards, [0, 0.01, 0.5, 0.51, 0.52], rtol=1e-6)
     assert found.lengths.tolist() == [2, 3]
@@ -34,9 +33,9 @@ def test_a_step_has_its_own_observation_and_action_and_the_reward_of_the_pair_af
 
 def test_the_final_observation_is_kept_only_of_interrupted_episodes(tmp_path):
     unity_file(tmp_path / "a.demo", [*episode(2, interrupted=True), *episode(3)])
-    found = read_unity_demo(tmp_path / "a.demo", "Ball")
+    found = load_demonstrations("a.demo", BALL, tmp_path)
     assert found.terminated.tolist() == [False, True]
-    np.testing.assert_allclose(found.final_observations.vectors, np.array([[0.02], [0.0]]))
+    np.testing.assert_allclose(found.final_observations[0], np.array([[0.02], [0.0]]))
 
 
 def test_the_last_pair_of_a_recording_that_stopped_in_an_episode_is_what_followed(tmp_path):
@@ -44,7 +43,7 @@ def test_the_last_pair_of_a_recording_that_stopped_in_an_episode_is_what_followe
     found = read_unity_demo(tmp_path / "a.demo", "Ball")
     assert found.lengths.tolist() == [1, 2]
     assert found.terminated.tolist() == [True, False]
-    np.testing.assert_allclose(found.final_observations.vectors[1], [0.12])
+    np.testing.assert_allclose(found.final_observations[0][1], [0.12])
 
 
 def test_agents_that_were_recorded_in_between_each_other_are_separated(tmp_path):
@@ -73,7 +72,7 @@ def test_a_folder_stands_for_all_its_recordings_whatever_their_behaviours_are_ca
         (replace(BALL, actions=ActionSpec(2)), r"actions: expected 2 continuous, .*, found 1 continuous"),
         (replace(BALL, actions=ActionSpec(1, (2,))), r"actions: expected 1 continuous, discrete branches \[2\], found"),
         (replace(BALL, observations=(ObservationSpec("s", (2,)),)), r"expected shape \(2,\).*found shape \(1,\)"),
-        (replace(BALL, observations=(*BALL.observations, EYE)), r"expected 2 observations .*, found 1 observations"),
+        (replace(BALL, observations=(*BALL.observations, EYE)), r"the number of observations: expected 2, found 1"),
     ],
 )
 def test_a_recording_of_other_observations_or_actions_is_refused_with_both(tmp_path, spec, message):
@@ -103,11 +102,10 @@ def seen(dtype, channels_last=False):
 
 def pictures(spec, values):
     """One step that saw the first of two pictures [2, *shape], and the other one after it."""
-    layout = ObservationLayout(spec)
     return Demonstrations(
         spec,
-        layout.encode([values[:1]]),
-        layout.encode([values[1:]]),
+        (values[:1],),
+        (values[1:],),
         np.zeros((1, 1), np.float32),
         np.zeros((1, 0), np.int64),
         np.ones(1, np.float32),
@@ -126,8 +124,8 @@ def test_pictures_fit_whether_they_were_recorded_as_png_or_as_floats(tmp_path, r
     found = load_demonstrations("a.demo", seen(wanted), tmp_path)
     expected = values[wanted]
     for array, picture in (
-        (found.observations.others[0], expected[:1]),
-        (found.final_observations.others[0], expected[1:]),
+        (found.observations[0], expected[:1]),
+        (found.final_observations[0], expected[1:]),
     ):
         assert array.dtype == expected.dtype
         np.testing.assert_array_equal(array, picture)
@@ -136,9 +134,9 @@ def test_pictures_fit_whether_they_were_recorded_as_png_or_as_floats(tmp_path, r
 def test_pictures_with_channels_last_are_written_first_and_come_back_as_the_behaviour_has_them(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3)).astype(np.uint8)
     write_unity_demo(tmp_path / "a.demo", pictures(seen("uint8", channels_last=True), pixels), "Expert")
-    first = load_demonstrations("a.demo", seen("uint8"), tmp_path).observations.others[0]
+    first = load_demonstrations("a.demo", seen("uint8"), tmp_path).observations[0]
     np.testing.assert_array_equal(first, np.moveaxis(pixels[:1], -1, 1))
-    last = load_demonstrations("a.demo", seen("float32", channels_last=True), tmp_path).observations.others[0]
+    last = load_demonstrations("a.demo", seen("float32", channels_last=True), tmp_path).observations[0]
     np.testing.assert_array_equal(last, pixels[:1] / np.float32(255))
 
 
@@ -165,10 +163,8 @@ def test_demonstrations_that_are_written_come_back_exactly(tmp_path_factory, obs
     write_unity_demo(path, given_, "Expert")
     found = load_demonstrations(str(path), given_.spec)
     assert found.spec == given_.spec
-    for encoded in ("observations", "final_observations"):
-        one, other = getattr(found, encoded), getattr(given_, encoded)
-        np.testing.assert_array_equal(one.vectors, other.vectors)
-        for ours, theirs in zip(one.others, other.others, strict=True):
+    for name in ("observations", "final_observations"):
+        for ours, theirs in zip(getattr(found, name), getattr(given_, name), strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours, theirs)
     columns = ("continuous", "choices", "rewards", "lengths", "terminated", "starts_episode", "masks")
@@ -178,18 +174,19 @@ def test_demonstrations_that_are_written_come_back_exactly(tmp_path_factory, obs
 
 def random_demonstrations(spec, lengths, seed):
     random = np.random.default_rng(seed)
-    layout, n, k = ObservationLayout(spec), sum(lengths), len(lengths)
+    n, k = sum(lengths), len(lengths)
     branches, terminated = spec.actions.discrete_branches, random.random(k) < 0.5
 
     def observed(rows):
         arrays = [random.random((rows, *each.shape)).astype(np.float32) for each in spec.observations]
         pairs = zip(arrays, spec.observations, strict=True)
-        return layout.encode([(array * 255).astype(np.uint8) if o.dtype == "uint8" else array for array, o in pairs])
+        return tuple((array * 255).astype(np.uint8) if o.dtype == "uint8" else array for array, o in pairs)
 
     masks = random.random((n, spec.actions.mask_size)) < 0.7
     masks[:, np.cumsum((0, *branches[:-1])) if branches else []] = True
     finals = observed(k)
-    finals.vectors[terminated] = 0
+    for final in finals:
+        final[terminated] = 0
     return Demonstrations(
         spec,
         observed(n),
@@ -211,7 +208,7 @@ def test_pieces_of_an_episode_are_written_as_one(tmp_path):
     found = read_unity_demo(tmp_path / "a.demo", "Ball")
     assert found.lengths.tolist() == [5, 1]
     assert found.terminated.tolist() == [True, False]
-    np.testing.assert_array_equal(found.observations.vectors, pieces.observations.vectors)
+    np.testing.assert_array_equal(found.observations[0], pieces.observations[0])
 
 
 def test_actions_without_bounds_cannot_be_written(tmp_path):

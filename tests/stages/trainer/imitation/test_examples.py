@@ -6,7 +6,7 @@ import pytest
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
-from headrace.stages.policy.observations import EncodedObservations, Normalizer
+from headrace.stages.policy.observations import Normalizer
 from headrace.stages.trainer.imitation.cloning import examples_of, sequences
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
@@ -17,16 +17,14 @@ MEMORY = {"memory": {"sequence_length": 2, "memory_size": 4}}
 def demonstrations(lengths=(3, 2), starts=(True, True), masks=None, images=False):
     n, k = sum(lengths), len(lengths)
     specs = (ObservationSpec("v", (1,)), *([ObservationSpec("eye", (3, 4, 4), "uint8")] if images else []))
-    encoded = [
-        EncodedObservations(
-            np.arange(m, dtype=np.float32)[:, None], (np.full((m, 3, 4, 4), 9, np.uint8),) if images else ()
-        )
+    observed = [
+        (np.arange(m, dtype=np.float32)[:, None], *([np.full((m, 3, 4, 4), 9, np.uint8)] if images else []))
         for m in (n, k)
     ]
     return Demonstrations(
         BehaviorSpec("Test", specs, ACTIONS),
-        encoded[0],
-        encoded[1],
+        observed[0],
+        observed[1],
         continuous=(np.arange(2 * n).reshape(n, 2) / 16).astype(np.float32),
         choices=np.arange(n)[:, None] % 3,
         rewards=np.zeros(n, np.float32),

@@ -34,7 +34,7 @@ def written(folder, content, name="expert_demos.json"):
 
 def test_steps_are_split_by_the_games_own_order_of_keys(tmp_path):
     found = load_demonstrations(written(tmp_path, EPISODES), SPEC)
-    assert found.observations.vectors.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert found.observations[0].tolist() == [[1, 2], [3, 4], [5, 6]]
     assert found.choices.tolist() == [[2], [0], [1]]
     assert found.continuous.tolist() == [[0.5, -0.25], [1, 0], [-1, 0.125]]
     assert found.lengths.tolist() == [2, 1]
@@ -43,8 +43,8 @@ def test_steps_are_split_by_the_games_own_order_of_keys(tmp_path):
 
 def test_the_observation_after_the_last_action_is_not_learned_from(tmp_path):
     found = load_demonstrations(written(tmp_path, EPISODES), SPEC)
-    assert not np.isin([90, 91], found.observations.vectors).any()
-    assert not np.isin([90, 91], found.final_observations.vectors).any()
+    assert not np.isin([90, 91], found.observations[0]).any()
+    assert not np.isin([90, 91], found.final_observations[0]).any()
 
 
 def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
@@ -65,8 +65,9 @@ def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
             "episode 1, step 1: its observation has 3 numbers, but the game declares 2",
         ),
         ([[[[1, 2], [0, 0]], [[0, 0]]]], "episode 1, step 1: its action has 2 numbers, but the game declares 3"),
-        ([[[[1, 2], [0, 0]], [[0.5, 0, 0]]]], "step 1: discrete action 0 is 0.5"),
+        ([[[[1, 2], [0, 0]], [[0.5, 0, 0]]]], r"step 1: discrete_actions\[0\] is 0.5; expected an integer"),
         ([[[[1, 2], [0, 0]], [[3, 0, 0]]]], "step 1: discrete_actions.* is 3; expected a choice of 0 to 2"),
+        ([[[[1, "two"], [0, 0]], [[0, 0, 0]]]], "episode 1: an observation contains something other than numbers"),
         ("[[[[1,nan],[0,0]],[[0,0,0]]]]", "step 1: obs.* is nan; demonstrations need finite numbers"),
         ([[[[1, None], [0, 0]], [[0, 0, 0]]]], "step 1: obs.* is nan; demonstrations need finite numbers"),
     ],

@@ -42,9 +42,9 @@ def test_demonstrations_of_several_files_are_joined_in_order(record, expert, tmp
     record([first], "demos/a.stream")
     record([second], "demos/b.stream")
     both = load_demonstrations("demos", SPEC, tmp_path)
-    for column, found in (("obs_0", both.observations.vectors), ("rewards", both.rewards)):
+    for column, found in (("obs_0", both.observations[0]), ("rewards", both.rewards)):
         np.testing.assert_array_equal(found, np.concatenate([first.rows[column], second.rows[column]]))
-    np.testing.assert_array_equal(both.final_observations.vectors[1], second.trajectories["next_obs_0"][0] * 0)
+    np.testing.assert_array_equal(both.final_observations[0][1], second.trajectories["next_obs_0"][0] * 0)
     assert both.starts_episode.all()
 
 
@@ -73,10 +73,10 @@ def test_a_missing_demo_path_is_refused_with_the_folders_searched(path, tmp_path
 
 def test_files_of_unknown_kinds_and_empty_folders_are_refused(tmp_path):
     (tmp_path / "demos").mkdir()
-    with pytest.raises(StageError, match=r"'demos': the folder is empty; expected \.demo, \.stream or \.json files"):
+    with pytest.raises(StageError, match=r"'demos': expected \.demo, \.stream or \.json files; found an empty folder"):
         load_demonstrations("demos", SPEC, tmp_path)
     (tmp_path / "demos" / "data.csv").write_text("1,2")
-    with pytest.raises(StageError, match=r"data\.csv: Headrace can't read demonstrations from \.csv files"):
+    with pytest.raises(StageError, match=r"expected \.demo, \.stream or \.json files; found data\.csv"):
         load_demonstrations("demos/data.csv", SPEC, tmp_path)
 
 
@@ -103,8 +103,8 @@ VECTOR, IMAGE = ObservationSpec("vector", (3,)), ObservationSpec("eye", (3, 8, 8
             (VECTOR,),
             r"observation 0 \('vector'\): expected shape \(3,\).*found shape \(4,\)",
         ),
-        ((VECTOR, IMAGE), (VECTOR,), r"expected 1 observations .*, found 2 observations"),
-        ((IMAGE,), (replace(IMAGE, dtype="float32"),), r"expected shape \(3, 8, 8\) of float32, found .* of uint8"),
+        ((VECTOR, IMAGE), (VECTOR,), r"the number of observations: expected 1, found 2"),
+        ((IMAGE,), (replace(IMAGE, dtype="float32"),), r"expected shape \(3, 8, 8\) of floats, found .* of uint8"),
         (
             (replace(IMAGE, shape=(8, 8, 8), channels_last=True),),
             (replace(IMAGE, shape=(8, 8, 8)),),
@@ -157,7 +157,7 @@ def test_the_observation_after_a_cut_episode_must_be_finite(record, expert, tmp_
     batch = expert([3, 5])
     after = np.full_like(batch.trajectories["next_obs_0"], np.nan)
     record([batch.replace(next_obs_0=after, terminated=[True, True])], "good.stream")
-    assert not load_demonstrations("good.stream", SPEC, tmp_path).final_observations.vectors.any()
+    assert not load_demonstrations("good.stream", SPEC, tmp_path).final_observations[0].any()
     record([batch.replace(next_obs_0=after, terminated=[True, False])], "bad.stream")
     with pytest.raises(StageError, match=r"trajectory 2, after its last step: vector\[0\] is nan"):
         load_demonstrations("bad.stream", SPEC, tmp_path)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.imitation import load_demonstrations
-from headrace.stages.trainer.imitation.minari_sets import demonstrations_of
+from headrace.stages.trainer.imitation.loading import read_minari
 
 OBSERVED = spaces.Box(-np.inf, np.inf, (2,))
 
@@ -26,40 +26,50 @@ def episode(actions, terminated=False):
     )
 
 
-def of(action_space, episodes, observed=OBSERVED):
-    return demonstrations_of(observed, action_space, episodes, "Test", "demo")
+@pytest.fixture
+def of(monkeypatch):
+    """Reads episodes as if Minari had them as a data set."""
+
+    def read(action_space, episodes, observed=OBSERVED):
+        found = SimpleNamespace(
+            observation_space=observed, action_space=action_space, iterate_episodes=lambda: iter(episodes)
+        )
+        monkeypatch.setitem(sys.modules, "minari", SimpleNamespace(load_dataset=lambda _: found))
+        return read_minari("minari:demo", "Test")
+
+    return read
 
 
-def test_an_episode_has_one_observation_more_than_steps():
+def test_an_episode_has_one_observation_more_than_steps(of):
     found = of(spaces.Discrete(3), [episode([0, 2]), episode([1], terminated=True)])
-    assert found.observations.vectors.tolist() == [[0, 1], [2, 3], [0, 1]]
-    assert found.final_observations.vectors.tolist() == [[4, 5], [0, 0]]
+    assert found.observations[0].tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert found.final_observations[0].tolist() == [[4, 5], [2, 3]]
     assert found.lengths.tolist() == [2, 1]
     assert found.terminated.tolist() == [False, True]
     assert found.rewards.tolist() == [0, 1, 0]
     assert found.starts_episode.all()
 
 
-def test_bounded_actions_are_scaled_to_one_and_unbounded_ones_left_as_they_are():
+def test_bounded_actions_are_scaled_to_one_and_unbounded_ones_left_as_they_are(of):
     space = spaces.Box(np.array([-2, 10, -np.inf], np.float32), np.array([2, 20, np.inf], np.float32))
     found = of(space, [episode([[2.0, 10.0, 7.0], [-1.0, 17.5, -9.0]])])
     assert found.spec.actions == ActionSpec(3, unbounded=(2,))
     np.testing.assert_allclose(found.continuous, [[1.0, -1.0, 7.0], [-0.5, 0.5, -9.0]])
 
 
-def test_choices_count_from_zero():
+def test_choices_count_from_zero(of):
     assert of(spaces.Discrete(3, start=5), [episode([5, 7])]).choices.tolist() == [[0], [2]]
     found = of(spaces.MultiDiscrete([3, 2], start=[1, 0]), [episode([[3, 1], [1, 0]])])
     assert found.choices.tolist() == [[2, 1], [0, 0]]
     assert found.spec.actions.discrete_branches == (3, 2)
 
 
-def test_unsupported_spaces_are_refused():
-    with pytest.raises(StageError, match=r"demo: its observation space is Box.*only reads one-dimensional Box"):
+def test_unsupported_spaces_are_refused(of):
+    with pytest.raises(StageError, match=r"demo': its observation space is Box.*only reads one-dimensional Box"):
         of(spaces.Discrete(2), [episode([0])], spaces.Box(0, 1, (3, 8, 8)))
-    with pytest.raises(StageError, match=r"demo: its action space is MultiBinary\(2\)"):
+    with pytest.raises(StageError, match=r"demo': its action space is MultiBinary\(2\)"):
         of(spaces.MultiBinary(2), [episode([[0, 1]])])
-    with pytest.raises(StageError, match="demo: the dataset has no steps"):
+    with pytest.raises(StageError, match="demo': the dataset has no steps"):
         of(spaces.Discrete(2), [])
 
 

@@ -9,7 +9,7 @@ from imitation_spec import SPEC
 from trainer_samples import IMAGE
 
 from headrace.stages.trainer.imitation import demonstration_batches
-from headrace.stages.trainer.imitation.streams import read_stream
+from headrace.stages.trainer.imitation.loading import read_stream
 
 WIDE = replace(SPEC, observations=(*SPEC.observations, IMAGE), actions=replace(SPEC.actions, masked=True))
 
@@ -58,8 +58,8 @@ def test_an_episode_is_the_same_whenever_it_comes_by(demonstrations):
         for episode in batch.trajectories["episode_ids"]:
             rows = slice(starts[episode], starts[episode] + lengths[episode])
             found = slice(at, at + lengths[episode])
-            np.testing.assert_array_equal(batch.rows["obs_0"][found], demonstrations.observations.vectors[rows])
-            np.testing.assert_array_equal(batch.rows["obs_1"][found], demonstrations.observations.others[0][rows])
+            np.testing.assert_array_equal(batch.rows["obs_0"][found], demonstrations.observations[0][rows])
+            np.testing.assert_array_equal(batch.rows["obs_1"][found], demonstrations.observations[1][rows])
             np.testing.assert_allclose(
                 batch.rows["continuous_actions"][found], 3 * demonstrations.continuous[rows], rtol=1e-6
             )
@@ -81,14 +81,14 @@ def test_whole_episodes_share_a_batch_and_longer_ones_are_cut(demonstrations):
 
 
 def test_a_cut_tells_what_came_before_and_what_comes_after(demonstrations):
-    vectors, finals = demonstrations.observations.vectors, demonstrations.final_observations.vectors
+    vectors, finals = demonstrations.observations[0], demonstrations.final_observations[0]
     seen = {}
     for batch in batches(demonstrations, 30, rows_per_batch=5):
         for k, episode in enumerate(batch.trajectories["episode_ids"].tolist()):
             seen[episode, int(batch.lengths[k])] = {name: column[k] for name, column in batch.trajectories.items()}
     first, second = seen[1, 5], seen[1, 1]  # of the second episode, rows 4 to 9
     np.testing.assert_array_equal(first["next_obs_0"], vectors[9])
-    np.testing.assert_array_equal(first["next_obs_1"], demonstrations.observations.others[0][9])
+    np.testing.assert_array_equal(first["next_obs_1"], demonstrations.observations[1][9])
     assert not first["previous_continuous_actions"].any()
     assert not (first["terminated"] or first["truncated"])
     np.testing.assert_array_equal(second["next_obs_0"], finals[2])

@@ -8,7 +8,7 @@ import pytest
 from imitation_spec import SPEC
 
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation.streams import read_stream
+from headrace.stages.trainer.imitation.loading import read_stream
 
 
 def test_an_episode_in_pieces_is_put_together_whatever_else_was_recorded_in_between(record, expert):
@@ -24,7 +24,7 @@ def test_an_episode_in_pieces_is_put_together_whatever_else_was_recorded_in_betw
     assert found.episode_starts.tolist() == [0, 8, 12]
     observed = [batch.rows["obs_0"] for batch in batches]
     expected = [observed[0][2:], observed[1][:3], observed[2][1:], observed[0][:2], observed[1][3:], observed[2][:1]]
-    np.testing.assert_array_equal(found.observations.vectors, np.concatenate(expected))
+    np.testing.assert_array_equal(found.observations[0], np.concatenate(expected))
     assert found.terminated.tolist() == [False, False, True, False, True, False]
 
 
@@ -45,7 +45,7 @@ def test_only_what_the_learning_team_played_is_demonstrated(record, expert):
     found = read_stream(record([batch]), "Test")
     assert found.lengths.tolist() == [2, 4]
     assert found.starts_episode.tolist() == [True, True]  # somebody else played in between
-    np.testing.assert_array_equal(found.observations.vectors, batch.rows["obs_0"][[0, 1, 5, 6, 7, 8]])
+    np.testing.assert_array_equal(found.observations[0], batch.rows["obs_0"][[0, 1, 5, 6, 7, 8]])
 
 
 @pytest.mark.parametrize(

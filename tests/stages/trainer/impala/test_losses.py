@@ -3,7 +3,8 @@ import torch
 from tensors import assert_close
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
-from headrace.stages.trainer.impala import divergence, log_probs_and_entropy
+from headrace.stages.trainer.impala import log_probs_and_entropy
+from headrace.stages.trainer.on_policy.anchor import described, divergence
 
 R, C, BRANCHES = 7, 2, [3, 2]
 
@@ -35,6 +36,11 @@ def test_log_probabilities_and_entropies_are_those_of_the_joint_distribution(con
     assert_close(entropy, sum(one.entropy() for one in theirs).mean())
 
 
+def from_acting_policy(heads, log_sigma, recorded, branches):
+    size = 0 if log_sigma is None else C
+    return divergence(described(recorded, None, size, branches), described(heads, log_sigma, size, branches), size)
+
+
 @pytest.mark.parametrize(("continuous", "branches"), [(True, []), (False, BRANCHES), (True, BRANCHES)])
 def test_the_divergence_is_from_the_policy_that_acted_to_the_one_that_learns(continuous, branches):
     heads, log_sigma, _, _ = heads_and_actions(continuous, branches)
@@ -46,10 +52,10 @@ def test_the_divergence_is_from_the_policy_that_acted_to_the_one_that_learns(con
     pi = distributions(heads, log_sigma, branches)
     parts = [kl_divergence(one, other) for one, other in zip(mu, pi, strict=True)]
     expected = torch.stack(parts).sum(dim=0)
-    assert_close(divergence(heads, log_sigma, recorded, branches), expected)
+    assert_close(from_acting_policy(heads, log_sigma, recorded, branches), expected)
 
 
 def test_a_policy_does_not_diverge_from_itself():
     heads, log_sigma, _, _ = heads_and_actions(True, BRANCHES)
     recorded = torch.cat([heads[:, :C], log_sigma.expand(R, C), heads[:, C:]], dim=1)
-    assert_close(divergence(heads, log_sigma, recorded, BRANCHES), torch.zeros(R))
+    assert_close(from_acting_policy(heads, log_sigma, recorded, BRANCHES), torch.zeros(R))

@@ -6,11 +6,11 @@ from properties import examples
 
 from headrace.queues.columns import Column
 from headrace.stages.trainer.impala import UnrollReplay
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import ReplayFileError, read_replay, write_replay
 
 T = 4
 ROWS = (Column("number", "int64"), Column("seen", "float32", (2,)))
-TRAJECTORIES = (Column("terminated", "bool"), Column("next_seen", "float32", (2,)))
+TRAJECTORIES = (Column("lengths", "int64"), Column("terminated", "bool"), Column("next_seen", "float32", (2,)))
 
 
 def new_replay(capacity=3, sampling="fifo"):

@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.trainer.on_policy.trainer import explained_variances
-from headrace.stages.trainer.ppo import advantages, normalized
+from headrace.stages.trainer.ppo import advantages
 
 
 def gae(rewards, values, final, lengths, terminated, gamma=0.5, lambd=0.5):
@@ -86,15 +85,3 @@ def test_each_signal_has_its_own_discount_and_its_own_end():
 
 def test_a_nan_value_beyond_a_terminated_end_does_no_harm():
     assert gae([1, 3], [4, 2], [float("nan")], [2], [True]) == [-1.75, 1.0]
-
-
-def test_normalized_values_have_mean_0_and_deviation_1():
-    np.testing.assert_allclose(normalized(np.array([1.0, 3.0])), [-1.0, 1.0])
-    np.testing.assert_array_equal(normalized(np.full(3, 7.0)), [0.0, 0.0, 0.0])
-
-
-def test_explained_variance_is_1_for_a_perfect_critic_0_for_a_constant_one_and_unknown_without_variance():
-    targets = np.array([[1.0, 1.0, 1.0, 5.0], [3.0, 3.0, 3.0, 5.0]])
-    values = np.array([[1.0, 7.0, 3.0, 1.0], [3.0, 7.0, 1.0, 2.0]])
-    # The third guesses the wrong way round: errors of -2 and 2 have 4 times the variance of 1 and 3.
-    np.testing.assert_allclose(explained_variances(values, targets), [1.0, 0.0, -3.0, np.nan])

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,8 @@ from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import Inputs, make_actor_critic
-from headrace.stages.trainer.on_policy.critic import evaluate_sequences
-from headrace.stages.trainer.on_policy.rollout import InputRows, SequenceCuts
-from headrace.stages.trainer.ppo import evaluate_rows
+from headrace.stages.trainer.on_policy.trainer import SequenceCuts, gathered_sequences
+from headrace.stages.trainer.ppo import evaluate_rows, evaluate_sequences
 from headrace.stages.trainer.trajectories import Chains
 
 VECTOR = ObservationSpec("v", (3,))
@@ -49,9 +50,10 @@ def test_values_and_memories_are_those_of_one_long_walk_per_agent(length):
     initial = torch.from_numpy(normal(5, 4, MEMORY))
     chains = Chains.of(np.array([1, 2, 1, 1]), np.zeros(4, np.int64), np.array([False, True, False, False]))
     cuts = SequenceCuts.of(lengths, length)
-    rows = InputRows.of(vectors, (), previous, "cpu")
-    finals = InputRows.of(after, (), last, "cpu")
-    found = evaluate_sequences(critic, rows, finals, lengths, cuts, chains, initial, 4096)
+    rows = Inputs(torch.from_numpy(vectors), (), torch.from_numpy(previous))
+    finals = Inputs(torch.from_numpy(after), (), torch.from_numpy(last))
+    gather = partial(gathered_sequences, rows), partial(gathered_sequences, finals)
+    found = evaluate_sequences(critic, *gather, lengths, cuts, chains, initial, 4096)
 
     first = np.array([*range(7), *range(13, 20)])
     second = np.arange(7, 13)
@@ -69,15 +71,18 @@ def test_values_and_memories_are_those_of_one_long_walk_per_agent(length):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("laid_out", [(), (0,)], ids=["as it came", "channels innermost"])
+@pytest.mark.parametrize(
+    "laid_out", [torch.contiguous_format, torch.channels_last], ids=["as it came", "channels innermost"]
+)
 @pytest.mark.parametrize("block", [4, 100])
 def test_without_memory_rows_and_final_observations_are_valued_in_blocks(block, laid_out, shared):
     image = ObservationSpec("i", (3, 20, 20), "uint8")
     critic = network((VECTOR, image), shared=shared)
     images = np.random.default_rng(0).integers(0, 256, (13, 3, 20, 20)).astype(np.uint8)
     vectors = normal(1, 13, 3)
-    rows = InputRows.of(vectors[:10], (images[:10],), None, "cpu", laid_out)
-    finals = InputRows.of(vectors[10:], (images[10:],), None, "cpu", laid_out)
+    pictures = torch.from_numpy(images).contiguous(memory_format=laid_out)
+    rows = Inputs(torch.from_numpy(vectors[:10]), (pictures[:10],))
+    finals = Inputs(torch.from_numpy(vectors[10:]), (pictures[10:],))
     found, with_heads = (evaluate_rows(critic, rows, finals, block, heads=heads) for heads in (False, True))
     with torch.no_grad():
         heads, values = critic(Inputs(torch.from_numpy(vectors), (torch.from_numpy(images),)))

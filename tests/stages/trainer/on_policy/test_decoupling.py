@@ -12,23 +12,12 @@ from trainer_samples import HYBRID, IMAGE, VECTOR, Reported, all_weights, experi
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.trainer.on_policy.trainer import Coefficients
-from headrace.stages.trainer.ppo import clipped_policy_loss, importance_weights
+from headrace.stages.trainer.ppo import clipped_policy_loss
 
 COEFFICIENTS = Coefficients(1e-3, 0.0, epsilon=0.2)
 MEMORY = {"memory": {"memory_size": 4, "sequence_length": 4}}
 SET = ObservationSpec("set", (4, 5))
 MASKED = ActionSpec(2, (3, 2), masked=True)
-
-
-def test_a_weight_is_the_ratio_of_the_current_policy_to_the_one_that_acted_and_at_most_1():
-    acted = np.log(np.array([[0.5, 0.2], [0.4, 0.8]], np.float32))
-    current = np.log(np.array([[0.25, 0.3], [0.4, 0.2]], np.float32))
-    np.testing.assert_allclose(importance_weights(current, acted), [[0.5, 1.0], [1.0, 0.25]], rtol=1e-6)
-
-
-def test_a_weight_is_finite_whatever_the_policies_think():
-    found = importance_weights(np.array([[-1e8, 0.0, -3.0]], np.float32), np.array([[0.0, -1e8, -3.0]], np.float32))
-    assert found.tolist() == [[0.0, 1.0, 1.0]]
 
 
 def test_a_row_s_loss_is_that_of_the_formula():
@@ -39,8 +28,7 @@ def test_a_row_s_loss_is_that_of_the_formula():
     """
     logs = [torch.tensor([[log(p)]], dtype=torch.float64) for p in (0.5, 0.4, 0.6)]
     acted, current, trained = logs
-    weight = torch.from_numpy(importance_weights(current.numpy(), acted.numpy()))
-    loss = clipped_policy_loss(trained - current, 2.0 * weight, 0.2)
+    loss = clipped_policy_loss(trained - current, torch.tensor([[2.0 * 0.8]]), 0.2)
     assert loss.item() == pytest.approx(-1.92)
     assert clipped_policy_loss(trained - acted, torch.tensor([[2.0]]), 0.2).item() == pytest.approx(-2.4)
 
@@ -83,9 +71,7 @@ def test_the_weight_of_a_late_row_equals_that_of_torchs_distributions(per_dimens
 
 
 def in_order(trainer, batch_size=1000):
-    (minibatch,) = trainer.prepare(
-        trainer.buffer.chains() if trainer.context.settings.network_settings.memory else None
-    ).rollout.in_order(batch_size)
+    (minibatch,) = trainer.prepare().rollout.in_order(batch_size)
     return minibatch
 
 
@@ -109,7 +95,7 @@ def test_every_ratio_is_1_before_the_first_step(case):
     trainer = opened_trainer_of(kind, spec, network_settings=network, hyperparameters=hyperparameters)
     memory = 4 if "memory" in network else 0
     trainer.add(experience(spec, [11, 7, 5, 10], 0, memory))
-    rollout = trainer.prepare(trainer.buffer.chains() if memory else None).rollout
+    rollout = trainer.prepare().rollout
     (minibatches,) = rollout.epochs(1, 16, np.random.default_rng(0))
     seen = 0
     for minibatch in minibatches:

@@ -7,20 +7,26 @@ from headrace.config import MemorySettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import make_actor_critic
-from headrace.stages.trainer.on_policy.rollout import InputRows, Rollout, SequenceCuts, SequenceRollout, standardised
-from headrace.stages.trainer.on_policy.trainer import Coefficients
+from headrace.stages.policy.network.layers import Inputs
+from headrace.stages.trainer.on_policy.rollout import Rollout, standardised
+from headrace.stages.trainer.on_policy.trainer import Coefficients, SequenceCuts
 from headrace.stages.trainer.ppo import PPOUpdate
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2, (3,)))
 PREVIOUS = 5
+NAMES = ("continuous", "penalties", "old_log_probs", "advantages", "returns")
+
+
+def rollout_of(inputs, columns, *more):
+    return Rollout(inputs, dict(zip(NAMES, columns, strict=True)), *more)
 
 
 def rows(n):
     """Row i holds i in every column, so that what belongs together can be told."""
     numbers = np.arange(n, dtype=np.float32)[:, None]
-    inputs = InputRows.of(np.repeat(numbers, 3, axis=1), (), None, "cpu")
-    return Rollout(inputs, [np.repeat(numbers, w, axis=1) for w in (2, 4, 1, 1, 1)], np.repeat(numbers, 2, axis=1))
+    inputs = Inputs(torch.from_numpy(np.repeat(numbers, 3, axis=1)))
+    return rollout_of(inputs, [np.repeat(numbers, w, axis=1) for w in (2, 4, 1, 1, 1)], np.repeat(numbers, 2, axis=1))
 
 
 def test_each_epoch_uses_whole_minibatches_of_distinct_rows_in_a_new_order():
@@ -62,8 +68,8 @@ def test_advantages_may_be_normalised_over_each_minibatch(replicas):
     random = np.random.default_rng(0)
     advantages, weights, n = random.normal(3, 5, 10).astype(np.float32), random.random((10, 2)).astype(np.float32), 10
     numbers = np.arange(n, dtype=np.float32)[:, None]
-    inputs, one = InputRows.of(numbers, (), None, "cpu"), np.zeros((n, 1), np.float32)
-    made = Rollout(inputs, [one, one, one, weights, numbers], np.zeros((n, 0)), advantages)
+    inputs, one = Inputs(torch.from_numpy(numbers)), np.zeros((n, 1), np.float32)
+    made = rollout_of(inputs, [one, one, one, weights, numbers], np.zeros((n, 0)), advantages)
     for minibatches in made.epochs(2, 4, random, replicas):
         for m in minibatches:
             of_all = torch.from_numpy(advantages)[m.rows if m.together is None else m.together]
@@ -81,17 +87,20 @@ def test_in_order_all_rows_come_once_also_those_that_make_no_whole_minibatch():
             assert (part == m.rows[:, None]).all()
 
 
-@pytest.mark.parametrize("laid_out", [(), (0,)], ids=["as they came", "channels innermost"])
+@pytest.mark.parametrize(
+    "laid_out", [torch.contiguous_format, torch.channels_last], ids=["as they came", "channels innermost"]
+)
 def test_images_stay_bytes_and_go_with_their_rows(laid_out):
     images = np.repeat(np.arange(12, dtype=np.uint8), 12).reshape(12, 3, 2, 2)
     numbers = np.arange(12, dtype=np.float32)[:, None]
-    with_images = Rollout(InputRows.of(numbers, (images,), None, "cpu", laid_out), [numbers] * 5, numbers)
+    pictures = torch.from_numpy(images).contiguous(memory_format=laid_out)
+    with_images = rollout_of(Inputs(torch.from_numpy(numbers), (pictures,)), [numbers] * 5, numbers)
     seen = 0
     for minibatches in with_images.epochs(2, 4, np.random.default_rng(3)):
         for m in minibatches:
             (image,) = m.inputs.others
             assert (image.dtype, image.shape) == (torch.uint8, (4, 3, 2, 2))
-            assert image.is_contiguous(memory_format=torch.channels_last) == bool(laid_out)
+            assert image.is_contiguous(memory_format=laid_out)
             assert image[:, 0, 0, 0].tolist() == m.inputs.vectors[:, 0].tolist() == m.rows.tolist()
             seen += 1
     assert seen == 6
@@ -103,11 +112,11 @@ def sequences_of(lengths, length, memory_size=2):
     """Row i holds i in every column, sequence q holds q in its memories."""
     n = sum(lengths)
     numbers = np.arange(n, dtype=np.float32)[:, None]
-    inputs = InputRows.of(numbers, (), np.repeat(numbers, PREVIOUS, axis=1), "cpu")
+    inputs = Inputs(torch.from_numpy(numbers), (), torch.from_numpy(np.repeat(numbers, PREVIOUS, axis=1)))
     cuts = SequenceCuts.of(np.array(lengths), length)
     memories = torch.arange(len(cuts), dtype=torch.float32)[:, None].expand(-1, memory_size).contiguous()
     targets = [np.repeat(numbers, width, axis=1) for width in (2, 3, 1, 1, 1)]
-    return SequenceRollout(inputs, targets, np.repeat(numbers, 1, axis=1), cuts, memories, -memories), cuts
+    return rollout_of(inputs, targets, np.repeat(numbers, 1, axis=1), None, cuts, memories, -memories), cuts
 
 
 def test_sequences_are_shuffled_as_wholes_with_what_was_remembered_before_them():
@@ -141,12 +150,11 @@ def learned(lengths, length, memories, batch_size, seed=0):
     hyperparameters = PPOHyperparameters(batch_size=batch_size, buffer_size=64, num_epoch=1)
     random, n = np.random.default_rng(1), sum(lengths)
     normal = lambda width: random.normal(size=(n, width)).astype(np.float32)  # noqa: E731
-    inputs = InputRows.of(normal(3), (), normal(PREVIOUS), "cpu")
+    inputs = Inputs(torch.from_numpy(normal(3)), (), torch.from_numpy(normal(PREVIOUS)))
     targets = [normal(2), np.empty((n, 0), np.float32), normal(1) - 5, normal(1), normal(1)]
     before = torch.from_numpy(np.asarray(memories, np.float32))
-    made = SequenceRollout(
-        inputs, targets, random.integers(0, 3, (n, 1)), SequenceCuts.of(np.array(lengths), length), before, before + 1
-    )
+    cuts = SequenceCuts.of(np.array(lengths), length)
+    made = rollout_of(inputs, targets, random.integers(0, 3, (n, 1)), None, cuts, before, before + 1)
     update = PPOUpdate(network, SPEC, hyperparameters)
     losses = update.run(made, Coefficients(1e-3, 0.1, epsilon=0.2), np.random.default_rng(0), 0)
     return network.gradients.clone(), losses
@@ -181,10 +189,11 @@ def learned_rows(rows, memories):
     targets = [normal(2), np.empty((n, 0), np.float32), normal(1) - 5, normal(1), normal(1)]
     choices = random.integers(0, 3, (n, 1))
     before = torch.from_numpy(np.asarray(memories[:1], np.float32))
-    made = SequenceRollout(
-        InputRows.of(vectors[rows], (), previous[rows], "cpu"),
+    made = rollout_of(
+        Inputs(torch.from_numpy(vectors[rows]), (), torch.from_numpy(previous[rows])),
         [target[rows] for target in targets],
         choices[rows],
+        None,
         SequenceCuts.of(np.array([len(rows)]), len(rows)),
         before,
         before + 1,

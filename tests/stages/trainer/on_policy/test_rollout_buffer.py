@@ -8,8 +8,7 @@ from headrace.config import MemorySettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import ObservationPreprocessor
-from headrace.stages.trainer.on_policy.rollout import RolloutBuffer, SequenceCuts
-from headrace.stages.trainer.on_policy.trainer import BufferTransitions
+from headrace.stages.trainer.on_policy.trainer import BufferTransitions, RolloutBuffer, SequenceCuts
 
 
 def rows(start, n):

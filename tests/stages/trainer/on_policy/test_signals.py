@@ -24,12 +24,7 @@ def of_agents(batch, agents, episodes, terminated, truncated):
 
 def every_reward(trainer):
     buffer = trainer.buffer
-    taken = trainer.signals.transitions(buffer)
-    return trainer.signals.rewards(buffer.rows["rewards"], taken)
-
-
-def prepared_by(trainer):
-    return trainer.prepare(transitions=trainer.signals.transitions(trainer.buffer))
+    return trainer.signals.rewards(buffer.rows["rewards"], buffer, 1)
 
 
 def test_rewards_are_the_signals_own_times_their_strength():
@@ -48,7 +43,7 @@ def test_a_signal_that_ignores_termination_bootstraps_from_what_was_observed_aft
     trainer = made(hyperparameters={"decoupled": False})
     batch = of_agents(experience(SPEC, [20, 12]), [1, 2], [0, 0], [True, False], [False, True])
     trainer.add(batch)
-    prepared = prepared_by(trainer)
+    prepared = trainer.prepare()
     rewards = prepared.rewards
     (minibatches,) = prepared.rollout.epochs(1, 32, _Unshuffled())
     _, values = trainer.network(minibatches[0].inputs)
@@ -91,7 +86,7 @@ def test_signals_learn_once_from_each_minibatch():
     trainer = made(hyperparameters={"batch_size": 8, "num_epoch": 3})
     trainer.add(experience(SPEC, [20, 12]))
     trainer.learn()
-    assert trainer.signal("rnd").network.updates == 3 * 4
+    assert trainer.signal("rnd").updates == 3 * 4
 
 
 def test_signals_of_a_policy_with_memory_learn_from_no_padding():
@@ -144,3 +139,12 @@ def test_a_state_with_other_signals_is_refused():
     state["weights"] = made({"rnd": {}, "curiosity": {}}).state_dict()["weights"]
     with pytest.raises(StageError, match="made with extrinsic, rnd, but the configuration has curiosity, rnd"):
         made({"rnd": {}, "curiosity": {}}).load_state_dict(state)
+
+
+def test_explained_variance_is_1_for_a_perfect_critic_0_for_a_constant_one_and_left_out_without_variance():
+    cases = {(1.0, 3.0): 1.0, (7.0, 7.0): 0.0, (3.0, 1.0): -3.0}
+    # The third guesses the wrong way round: errors of -2 and 2 have 4 times the variance of 1 and 3.
+    for guessed, expected in cases.items():
+        values, targets = np.array([guessed, (1.0, 2.0)]).T, np.array([[1.0, 5.0], [3.0, 5.0]])
+        found = made().signals.value_statistics({}, values, targets)
+        assert found == {"Policy/Extrinsic Explained Variance": pytest.approx(expected)}

@@ -9,8 +9,8 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.network import make_actor_critic
 from headrace.stages.trainer import TrainerContext
-from headrace.stages.trainer.on_policy.trainer import Coefficients, PreparedBuffer
-from headrace.stages.trainer.ppo import PPOTrainer, PPOUpdate, evaluate_rows
+from headrace.stages.trainer.on_policy.trainer import Coefficients
+from headrace.stages.trainer.ppo import PPOTrainer, PPOUpdate, PreparedBuffer, evaluate_rows
 
 SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
 
@@ -36,11 +36,11 @@ class PlainTrainer(PPOTrainer):
     def _coefficients(self):
         return Coefficients(learning_rate=1e-2, beta=0.0)
 
-    def _prepare(self, transitions, chains):
+    def _prepare(self):
         rows = self._input_rows(self._buffer.observations())
-        values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.final_observations()), 64)
-        rewards = self._signals.rewards(self._buffer.rows["rewards"], transitions)
-        rollout = self._rollout(rows, rewards - values.values, rewards, None, None)
+        values = evaluate_rows(self.critic, rows, self._input_rows(self._buffer.observations("next_")), 64)
+        rewards = self._signals.rewards(self._buffer.rows["rewards"], self._buffer, 1)
+        rollout = self._rollout(rows, rewards - values.values, rewards, values)
         return PreparedBuffer(rollout, rewards, values, rewards, {})
 
 

@@ -8,7 +8,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network import ActorCritic, Inputs
-from headrace.stages.trainer.on_policy.rollout import InputRows, Rollout
+from headrace.stages.trainer.on_policy.rollout import Rollout
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOUpdate
 
@@ -34,7 +34,8 @@ def columns(n, p, seed=0):
 
 
 def rollout(floats, choices):
-    return Rollout(InputRows.of(floats[0], (), None, "cpu"), floats[1:], choices)
+    names = ("continuous", "penalties", "old_log_probs", "advantages", "returns")
+    return Rollout(Inputs(torch.from_numpy(floats[0])), dict(zip(names, floats[1:], strict=True)), choices)
 
 
 def by_distributions(network, floats, choices, per_dimension, epsilon, beta):

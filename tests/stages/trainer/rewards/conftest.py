@@ -72,11 +72,11 @@ def make_demonstrations():
 
     def make(spec, lengths=(5, 4), seed=1, terminated=None):
         random = np.random.default_rng(seed)
-        layout, n, k = ObservationLayout(spec), sum(lengths), len(lengths)
+        n, k = sum(lengths), len(lengths)
         return Demonstrations(
             spec,
-            layout.encode([_observation(o, n, random) for o in spec.observations]),
-            layout.encode([_observation(o, k, random) for o in spec.observations]),
+            tuple(_observation(o, n, random) for o in spec.observations),
+            tuple(_observation(o, k, random) for o in spec.observations),
             random.uniform(-1, 1, (n, spec.actions.continuous_size)).astype(np.float32),
             _choices(spec, n, random),
             np.zeros(n, np.float32),

@@ -16,8 +16,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.trainer.replay.hindsight import HindsightMemory
-from headrace.stages.trainer.replay.replay_memory import ReplayMemory
-from headrace.stages.trainer.replay.replay_store import ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay.replay_memory import ReplayFileError, ReplayMemory, read_replay, write_replay
 
 SPEC = BehaviorSpec(
     "Test",

@@ -7,6 +7,7 @@ from replay_world import Every, Piece, World, add, as_read, new_memory, rows_of
 
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import StageError
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.replay.replay_memory import ReplayMemory
 
@@ -21,7 +22,7 @@ PIECES = st.builds(
 
 @pytest.mark.lengthy
 @examples(30)
-@given(st.integers(1, 12), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=8))
+@given(st.integers(28, 40), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=16))
 def test_a_memory_holds_the_newest_rows_and_each_observation_once(capacity, batches):
     memory, world = new_memory(capacity), World()
     for pieces in batches:
@@ -39,7 +40,7 @@ def test_a_memory_holds_the_newest_rows_and_each_observation_once(capacity, batc
 
 @pytest.mark.lengthy
 @examples(30)
-@given(st.integers(3, 16), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=8))
+@given(st.integers(28, 40), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=16))
 def test_sequences_begin_at_multiples_of_their_length_and_end_with_their_piece(capacity, batches):
     length = 3
     memory, world = new_memory(capacity, length), World()
@@ -118,8 +119,8 @@ def test_a_memory_of_images_keeps_each_frame_once_however_short_the_pieces_are(p
     assert len(memory) == 100
     assert len(memory.observations) == memory.observations.touched == 101
     images = memory.observations.columns[1]
-    assert images.dtype == np.uint8
-    assert sum(part.nbytes for part in images.parts(memory.observations.touched)) == 101 * 84 * 84 * 4
+    assert images.rows.dtype == np.uint8
+    assert images.rows[0].nbytes == 84 * 84 * 4
     replayed = memory.sample(100, Every())
     np.testing.assert_array_equal(replayed.observations.others[0][:, 0, 0, 0], np.arange(100))
     np.testing.assert_array_equal(replayed.next_observations.others[0][:, 0, 0, 0], np.arange(1, 101))
@@ -138,9 +139,15 @@ def test_the_final_observation_of_an_episode_is_kept():
 
 def test_samples_are_drawn_from_all_rows_with_replacement():
     memory, world = new_memory(8), World()
-    add(memory, world.batch([Piece(0, 20)]))
+    for _ in range(5):
+        add(memory, world.batch([Piece(0, 4)]))
     random = np.random.default_rng(0)
     drawn = np.array([row[0] for row in rows_of(memory.sample(4000, random))])
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [row.observation for row in world.rows[-8:]]
     assert counts.min() > 400  # 500 expected of each
+
+
+def test_a_batch_larger_than_the_memory_is_refused():
+    with pytest.raises(StageError, match="a batch of 9 steps does not fit into a replay buffer of 8 steps: raise"):
+        add(new_memory(8), World().batch([Piece(0, 4), Piece(1, 5)]))

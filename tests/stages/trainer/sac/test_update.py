@@ -9,6 +9,7 @@ from tensors import assert_close
 
 from headrace.config import NetworkSettings, SACHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
@@ -262,13 +263,13 @@ def test_forbidden_choices_have_no_probability_and_no_gradient():
     assert torch.isfinite(update.actor.gradients).all()
 
 
-def test_a_snapshot_brings_everything_back():
+def test_a_failed_update_leaves_weights_and_optimizers_unchanged():
     update, batch, rest = make_update(HYBRID), make_batch(HYBRID), make_rest(HYBRID)
     run(update, batch, rest)
-    snapshot = update.snapshot()
-    first, _ = run(update, batch, rest)
-    weights = update.weights()
-    update.restore(snapshot)
+    with pytest.raises(NotFiniteError), update.undone_on_failure():
+        first, _ = run(update, batch, rest)
+        weights = update.weights()
+        raise NotFiniteError("a loss is NaN")
     again, _ = run(update, batch, rest)
     assert_close(first.losses, again.losses, rtol=0, atol=0)
     for name, part in update.weights().items():

@@ -1,4 +1,4 @@
-"""Behavioural cloning as a `Trainer`: imitation without rewards or a critic.
+"""Behavioural cloning as a `Trainer`, `trainer_type: bc`: imitation without rewards or a critic.
 
 Trajectories may come from an expert's demonstrations, which are used repeatedly, or from another behaviour in the run,
 the teacher. A fraction of the episodes is held out. How well the policy predicts the actions in these episodes measures
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -19,17 +17,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.config import BCHyperparameters
-from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
-from headrace.stages.errors import NotFiniteError
+from headrace.queues.columns import Column
+from headrace.queues.messages import Array, PolicyUpdate, TrajectoryBatch
+from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign, policy_layout
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
-from headrace.stages.policy.observations import Normalizer
-from headrace.stages.policy.sampling import ACTION_LIMIT
-from headrace.stages.trainer.adam import Adam, flushed_denormals
-from headrace.stages.trainer.bc.example_buffer import ExampleBuffer
-from headrace.stages.trainer.imitation.cloning import Examples, ImitationBatch, log_likelihood, split_logits
-from headrace.stages.trainer.intake import ObservationPreprocessor, policy_design
+from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
+from headrace.stages.policy.sampling import ACTION_LIMIT, action_features, environment_actions, policy_actions
+from headrace.stages.trainer.adam import flushed_denormals
+from headrace.stages.trainer.imitation.cloning import (
+    ClonedActor,
+    Examples,
+    ImitationBatch,
+    ImitationUpdate,
+    log_likelihood,
+    split_logits,
+)
+from headrace.stages.trainer.intake import ObservationPreprocessor, drawn_actions, policy_design
 from headrace.stages.trainer.protocol import (
     LEARNING_RATE_FLOOR,
     Schedule,
@@ -63,12 +68,11 @@ class BCTrainer(Trainer):
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec = context.settings, context.spec
-        self._design = policy_design(context)
-        self._layout = policy_layout(self._design)
+        design = policy_design(context)
+        self._layout = policy_layout(design)
         self._random = new_random(context.seed)
         # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
-        design = self._design
         self._intake = ObservationPreprocessor(spec, settings.network_settings.normalize)
         self._held_out_intake = ObservationPreprocessor(spec, normalize=False)
         """Encodes the held-out episodes, which must not affect the normaliser."""
@@ -97,7 +101,6 @@ class BCTrainer(Trainer):
         learned = self._intake.encode(to_learn, self.step)[0]
         self._held_out.add(to_evaluate, evaluated)
         self._examples.add(to_learn, learned)
-        self._held_out.forget(keep=h.buffer_size)
         self.step += batch.num_rows
         self._waiting += batch.num_rows
 
@@ -113,21 +116,21 @@ class BCTrainer(Trainer):
             NotFiniteError: if a loss or a weight becomes NaN or infinite; everything is then restored.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
-        learning_rate = self._learning_rate()
+        steps = self.context.settings.max_steps
+        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
         report = {"Policy/Learning Rate": learning_rate}
         if len(self._examples):
             examples = self._examples.examples()
-            report["Losses/Cloning Loss"], report["Policy/Gradient Norm"] = self._likelihood.learn(
+            report["Losses/Cloning Loss"] = self._likelihood.learn(
                 examples, normalizer, h.num_epoch, h.batch_size, learning_rate, self._random
             )
-            report["Policy/Training Log Likelihood"] = self._likelihood.evaluate(examples, normalizer).log_likelihood
+            report["Policy/Gradient Norm"] = float(torch.linalg.vector_norm(self._actor.gradients))
+            trained = self._likelihood.evaluate(examples, normalizer)
+            report["Policy/Training Log Likelihood"] = trained["Log Likelihood"]
+        self._held_out.forget(keep=h.buffer_size)
         if len(self._held_out):
-            quality = self._likelihood.evaluate(self._held_out.examples(), normalizer)
-            report["Policy/Held-out Log Likelihood"] = quality.log_likelihood
-            if quality.accuracy is not None:
-                report["Policy/Held-out Accuracy"] = quality.accuracy
-            if quality.error is not None:
-                report["Policy/Held-out Error"] = quality.error
+            evaluated = self._likelihood.evaluate(self._held_out.examples(), normalizer)
+            report |= {f"Policy/Held-out {name}": value for name, value in evaluated.items()}
         self._warn()
         rows, self._waiting = self._waiting, 0
         self._examples.clear()
@@ -148,10 +151,6 @@ class BCTrainer(Trainer):
             "gathered": self._examples.state_dict(),
             "held_out": self._held_out.state_dict(),
         }
-
-    def _learning_rate(self) -> float:
-        h, steps = self._hyperparameters, self.context.settings.max_steps
-        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
         """Set the value, with effect from the next update."""
@@ -194,23 +193,123 @@ class BCTrainer(Trainer):
 
     def _warn(self) -> None:
         """Warn once if episodes should be held out, but either no episode or every episode is held out."""
-        h = self._hyperparameters
-        if self._warned or not h.held_out:
-            return
-        if not len(self._held_out):
+        share, held, learned = self._hyperparameters.held_out, len(self._held_out), len(self._examples)
+        if share and not self._warned and not (held and learned):
             self._warned = True
             log.warning(
-                "%s: hyperparameters.held_out: no episode so far is among the %g %% that are held out, so there are "
-                "no held-out statistics yet; if there are few demonstrations, raise held_out",
-                *(self.context.behavior, 100 * h.held_out),
+                "%s: hyperparameters.held_out: %d steps are held out, and %d are left to learn from; change held_out, "
+                "which is %g, or raise buffer_size or the number of demonstrations",
+                *(self.context.behavior, held, learned, share),
             )
-        elif not len(self._examples):
-            self._warned = True
-            log.warning(
-                "%s: hyperparameters.held_out: all %d steps of this update are held out, so the trainer learned "
-                "nothing from it; raise buffer_size, or lower held_out",
-                *(self.context.behavior, self._waiting),
-            )
+
+
+# The expert's steps, for training or evaluation: encoded, and with actions in the learner's form.
+
+
+class ExampleBuffer:
+    """Stores complete trajectories in order of arrival, oldest first.
+
+    Args:
+        design: the learning policy's design.
+        teacher_squashed: whether the continuous actions added have SAC's form.
+    """
+
+    def __init__(self, design: PolicyDesign, teacher_squashed: bool) -> None:
+        self._design, self._actions = design, design.spec.actions
+        self._teacher_squashed = teacher_squashed
+        self._layout = ObservationLayout(design.spec)
+        columns = [
+            *self._layout.columns(),
+            Column("continuous", "float32", (self._actions.continuous_size,)),
+            Column("choices", "int64", (len(self._actions.discrete_branches),)),
+        ]
+        if self._actions.masked:
+            columns.append(Column("masks", "bool", (self._actions.mask_size,)))
+        if design.memory_size:
+            columns.append(Column("previous", "float32", (design.previous_action_size,)))
+        self._empty = {column.name: np.empty((0, *column.shape), column.dtype) for column in columns}
+        self._parts = [self._empty]
+        """The columns of each batch."""
+        self._lengths = np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of steps in the buffer."""
+        return int(self._lengths.sum())
+
+    def add(self, batch: TrajectoryBatch, observations: EncodedObservations) -> None:
+        """Add copies of a batch and its encoded observations."""
+        continuous, choices = self._received(batch.rows, batch.num_rows)
+        rows = {
+            **self._layout.as_columns(observations),
+            "continuous": policy_actions(self._actions, continuous, squashed=False),
+            "choices": choices,
+        }
+        if self._actions.masked:
+            rows["masks"] = batch.rows["action_masks"]
+        if self._design.memory_size:
+            features = action_features(self._actions, continuous, choices)
+            rows["previous"] = np.roll(features, 1, axis=0)
+            before = self._received(batch.trajectories, batch.num_trajectories, "previous_")
+            rows["previous"][np.cumsum(batch.lengths) - batch.lengths] = action_features(self._actions, *before)
+        self._append(rows, batch.lengths)
+
+    def forget(self, keep: int) -> None:
+        """Drop the oldest trajectories, as long as at least `keep` steps remain."""
+        ends = np.cumsum(self._lengths)
+        dropped = int((len(self) - ends >= keep).sum())
+        if dropped:
+            columns, lengths = self._joined(), self._lengths[dropped:]
+            self.clear()
+            self._append({name: column[ends[dropped - 1] :] for name, column in columns.items()}, lengths)
+
+    def clear(self) -> None:
+        """Remove all trajectories."""
+        self._parts, self._lengths = [self._empty], np.empty(0, np.int64)
+
+    def examples(self) -> Examples:
+        """Return all trajectories as examples."""
+        columns = self._joined()
+        return Examples(
+            self._design,
+            self._layout.from_columns(columns),
+            columns["continuous"],
+            columns["choices"],
+            columns.get("masks"),
+            columns.get("previous"),
+            self._lengths,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of the columns, and the trajectories' lengths."""
+        return {"columns": self._joined(), "lengths": self._lengths}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`.
+
+        Raises:
+            StageError: if a column is missing or has the wrong shape; the message names it.
+        """
+        columns = state["columns"]
+        for name, empty in self._empty.items():
+            got = np.shape(columns[name])[1:] if name in columns else None
+            if got != empty.shape[1:]:
+                raise StageError(
+                    f"gathered steps: column {name!r}: expected rows of shape {empty.shape[1:]}, got {got}"
+                )
+        self.clear()
+        self._append(columns, np.asarray(state["lengths"]))
+
+    def _append(self, rows: Mapping[str, Array], lengths: Array) -> None:
+        self._parts.append({name: np.array(rows[name], empty.dtype) for name, empty in self._empty.items()})
+        self._lengths = np.append(self._lengths, lengths.astype(np.int64))
+
+    def _joined(self) -> dict[str, Array]:
+        return {name: np.concatenate([part[name] for part in self._parts]) for name in self._empty}
+
+    def _received(self, columns: Mapping[str, Array], n: int, prefix: str = "") -> tuple[Array, Array]:
+        """Return continuous actions [n, C] as the environment received them, and int64 choices [n, branches]."""
+        drawn, choices = drawn_actions(self._actions, columns, n, prefix)
+        return environment_actions(self._actions, drawn, self._teacher_squashed), choices.astype(np.int64)
 
 
 # The choice of held-out episodes, on which the trainer evaluates but does not learn.
@@ -261,24 +360,8 @@ _ROWS = 4096
 """Number of rows per forward pass of an evaluation. It limits memory use, and the rows fit the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionQuality:
-    """How well a policy predicts an expert's actions, averaged over steps."""
-
-    log_likelihood: float
-    """Log-likelihood, in nats, of a step's joint action under the policy.
-
-    For continuous actions, this is a log density.
-    """
-    accuracy: float | None
-    """Fraction of branches in which the most likely choice matches the expert's choice; None without discrete
-    branches."""
-    error: float | None
-    """Squared error of the mean continuous action, in the environment's form; None without continuous actions."""
-
-
-class MaximumLikelihood:
-    """Trains an actor by maximum likelihood, and owns its optimizer.
+class MaximumLikelihood(ImitationUpdate):
+    """Trains an actor by maximum likelihood; the loss is in nats per step.
 
     Args:
         design: the actor's design; its actions must not be squashed.
@@ -286,111 +369,51 @@ class MaximumLikelihood:
     """
 
     def __init__(self, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> None:
+        super().__init__(ClonedActor.from_actor(design, actor))
         self._design = design
-        self._actor = actor
-        self._adam = Adam(actor.values, actor.gradients)
-        c = design.spec.actions.continuous_size
-        limits = torch.full((c,), ACTION_LIMIT)
+        self._log_sigma = actor.module.log_sigma
+        limits = torch.full((design.spec.actions.continuous_size,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] bounds of the environment's actions.
+        self._scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)
 
-        Actions are clipped to these bounds, then divided by the finite bounds.
-        """
+    def loss(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
+        """Return the mean negative log-likelihood of the expert's actions."""
+        return -batch.mean(log_likelihood(heads, self._log_sigma, batch, self._design))
 
-    def learn(
-        self,
-        examples: Examples,
-        normalizer: Normalizer | None,
-        epochs: int,
-        batch_size: int,
-        learning_rate: float,
-        random: np.random.Generator,
-    ) -> tuple[float, float]:
-        """Make `epochs` passes over the examples, each in a new random order.
-
-        Returns:
-            The mean loss, in nats per step, and the norm of the last gradient.
-
-        Raises:
-            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
-        """
-        actor = self._actor
-        at_a_time = max(1, batch_size // examples.rows.shape[1])
-        losses = []
-        with self._adam.undone_on_failure():
-            for _ in range(epochs):
-                order = random.permutation(len(examples))
-                for which in np.array_split(order, ceil(len(order) / at_a_time)):
-                    batch = examples.batch(which, normalizer, actor.values.device)
-                    loss = -batch.mean(self._log_likelihood(batch)[1])
-                    actor.gradients.zero_()
-                    torch.autograd.backward(loss)
-                    self._adam.step(learning_rate)
-                    if actor.module.log_sigma is not None:
-                        actor.module.log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
-                    losses.append(loss.detach())
-            history = torch.stack(losses)
-            if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
-                raise NotFiniteError(
-                    f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights from before the "
-                    "update are kept. A lower learning_rate often helps"
-                )
-        return float(history.mean()), float(torch.linalg.vector_norm(actor.gradients))
+    def step(self, learning_rate: float) -> None:
+        """Change the parameters by their gradients, and keep log σ above its floor."""
+        super().step(learning_rate)
+        if self._log_sigma is not None:
+            self._log_sigma.detach().clamp_(min=LOG_SIGMA_FLOOR)
 
     @torch.no_grad()
-    def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> PredictionQuality:
-        """Evaluate the policy's predictions on the examples; at least one example is required."""
+    def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> dict[str, float]:
+        """Return measures of how well the policy predicts at least one example, averaged over steps.
+
+        `Log Likelihood`, in nats, is that of a step's joint action; for continuous actions, it is a log density. With
+        discrete branches, `Accuracy` is the fraction of branches in which the most likely choice matches the expert's.
+        With continuous actions, `Error` is the squared error of the mean action, in the environment's form.
+        """
         at_a_time = max(1, _ROWS // examples.rows.shape[1])
-        sums, steps = torch.zeros(3, dtype=torch.float64), 0
+        sums, steps = dict[str, float](), 0
         for start in range(0, len(examples), at_a_time):
             which = slice(start, start + at_a_time)
-            batch = examples.batch(which, normalizer, self._actor.values.device)
-            heads, likelihood = self._log_likelihood(batch)
-            per_step = (likelihood, self._hits(heads, batch), self._error(heads, batch))
+            batch = examples.batch(which, normalizer, self._limits.device)
+            heads = self._actor.forward(batch.inputs)
+            measures = {"Log Likelihood": log_likelihood(heads, self._log_sigma, batch, self._design)}
+            if branches := split_logits(heads, batch, self._design):
+                best = torch.stack([logits.argmax(dim=1) for logits in branches], dim=1)
+                measures["Accuracy"] = (best == batch.choices).float().mean(dim=1)
+            if len(self._limits):
+                errors = self._received(heads[:, : len(self._limits)]) - self._received(batch.continuous)
+                measures["Error"] = errors.square().mean(dim=1)
             count = int(examples.real[which].sum())
-            sums += torch.stack([batch.mean(measure) for measure in per_step]).cpu().double() * count
             steps += count
-        log_likelihood, accuracy, error = (sums / steps).tolist()
-        actions = self._design.spec.actions
-        return PredictionQuality(
-            log_likelihood,
-            accuracy if actions.discrete_branches else None,
-            error if actions.continuous_size else None,
-        )
+            for name, measure in measures.items():
+                sums[name] = sums.get(name, 0.0) + float(batch.mean(measure)) * count
+        return {name: total / steps for name, total in sums.items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return Adam's step count, and its moments keyed by parameter name."""
-        return self._adam.state_dict(self._actor.named_views)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`.
-
-        Raises:
-            StageError: if a tensor does not fit; the message names it.
-        """
-        self._adam.load_state_dict(self._actor.named_views, state)
-
-    def _log_likelihood(self, batch: ImitationBatch) -> tuple[Tensor, Tensor]:
-        """Return head outputs [B, H] and log-probabilities [B]."""
-        heads, _ = self._actor.module(batch.inputs)
-        return heads, log_likelihood(heads, self._actor.module.log_sigma, batch, self._design)
-
-    def _hits(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """Return the fraction of branches [B] in which the most likely choice matches the expert's."""
-        branches = split_logits(heads, batch, self._design)
-        if not branches:
-            return torch.zeros(len(heads), device=heads.device)
-        best = torch.stack([logits.argmax(dim=1) for logits in branches], dim=1)
-        return (best == batch.choices).float().mean(dim=1)
-
-    def _error(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """Return the squared error [B] of the actions that the environment receives, averaged over dimensions."""
-        if not len(self._limits):
-            return torch.zeros(len(heads), device=heads.device)
-        scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)
-        given = [
-            torch.clamp(actions, -self._limits, self._limits) / scale
-            for actions in (heads[:, : len(self._limits)], batch.continuous)
-        ]
-        return (given[0] - given[1]).square().mean(dim=1)
+    def _received(self, actions: Tensor) -> Tensor:
+        """Return drawn actions [B, C] in the form that the environment receives."""
+        return torch.clamp(actions, -self._limits, self._limits) / self._scale

@@ -1,0 +1,33 @@
+"""The log states how a trainer's gradients are computed, and why."""
+
+import pytest
+
+from headrace.config import BehaviorSettings
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.fast.accelerate import in_words
+
+
+def test_the_log_states_if_nothing_is_compiled():
+    assert "if it finds a C compiler" in in_words(has_kernels=False)
+    assert "if it finds a C compiler" not in in_words(has_kernels=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "actions", "given", "told"),
+    [
+        ("ppo", ActionSpec(0, (3,)), {}, "gradients are computed manually"),
+        ("impala", ActionSpec(0, (3,)), {}, "gradients are computed manually"),
+        ("sac", ActionSpec(2), {}, "gradients are computed manually"),
+        ("sac", ActionSpec(0, (3,)), {}, "autograd computes the gradients: some of its actions are discrete"),
+        ("poca", ActionSpec(2), {}, "autograd computes the gradients: nothing is faster than POCAUpdate"),
+        ("impala", ActionSpec(2), {"device": "meta"}, "autograd computes the gradients: it learns on meta"),
+        ("ppo", ActionSpec(2), {"accelerated": False}, "autograd computes the gradients: torch_settings.acceleration"),
+    ],
+)
+def test_the_log_states_what_was_chosen_and_why(kind, actions, given, told, caplog):
+    caplog.set_level("INFO")
+    spec = BehaviorSpec("Ball", (ObservationSpec("o", (3,)),), actions, grouped=kind == "poca")
+    make_trainer(TrainerContext("Ball", BehaviorSettings.model_validate({"trainer_type": kind}), spec, **given))
+    assert next(message for message in caplog.messages if "gradients" in message).startswith(f"Ball: {told}")
