@@ -311,23 +311,28 @@ def _reward_late(run: Evidence) -> Found:
     return PREFIX + "Reward by Previous Step", late, f"below Reward by Observation and Action ({now:.2f})", cure
 
 
-@rule("memory-none", "error", "[SB3]")
-def _memory(run: Evidence) -> Found:
+def _needs_memory(run: Evidence, has_memory: bool) -> Found:
+    """Return what shows that an episode's last reward depends on its first observation, and not on its last."""
     early = run.data("Last Reward by First Observation", "most")
-    late = run.data("Last Reward by Last Observation", "most")
-    if early is None or early < 0.6 or early - (late or 0.0) < 0.3 or run.settings is None:
+    late = run.data("Last Reward by Last Observation", "most") or 0.0
+    if early is None or early < 0.6 or early - late < 0.3 or run.settings is None:
         return None
     memory, length = run.settings.network_settings.memory, run.early(EPISODE_LENGTH) or 8.0
-    if memory is not None and memory.sequence_length >= length:
+    if (memory is not None) != has_memory or (memory is not None and memory.sequence_length >= length):
         return None
     size = max(8, 2 ** int(2 * length - 1).bit_length())
     cure = f"network_settings.memory: {{memory_size: 64, sequence_length: {size}}}"
-    return (
-        PREFIX + "Last Reward by First Observation",
-        early,
-        f"below that by the last observation ({late or 0:.2f})",
-        cure,
-    )
+    return PREFIX + "Last Reward by First Observation", early, f"below that by the last observation ({late:.2f})", cure
+
+
+@rule("memory-none", "error", "[SB3]")
+def _memory_none(run: Evidence) -> Found:
+    return _needs_memory(run, has_memory=False)
+
+
+@rule("memory-short", "error", "docs/tuning.md")
+def _memory_short(run: Evidence) -> Found:
+    return _needs_memory(run, has_memory=True)
 
 
 @rule("obs-scale", "error", "[SB3]; [Sch]; [RX]")
@@ -348,7 +353,7 @@ def _observation_scale(run: Evidence) -> Found:
     return None
 
 
-@rule("bonus-drowns", "error", "[AJ]; docs/tuning.md")
+@rule("entropy-bonus", "error", "[AJ]; docs/tuning.md")
 def _temperature_high(run: Evidence) -> Found:
     if run.trainer != "sac" or run.hyperparameter("entropy_coefficient") != "fixed":
         return None
@@ -479,9 +484,8 @@ def _gain(run: Evidence) -> float | None:
     gains = []
     for target in ("Change", "Reward"):
         acting, plain = run.data(f"{target} by Observation and Action"), run.data(f"{target} by Observation")
-        if acting is not None:
-            gains.append(acting - max(0.0, plain or 0.0))
-    return max(gains, default=None)
+        gains.append(None if acting is None else acting - max(0.0, plain or 0.0))
+    return gains[0] if gains[0] is None or gains[1] is None else max(gains[0], gains[1])
 
 
 @rule("action-scale", "warning", "[SB3]; stable-baselines #473")
@@ -516,7 +520,7 @@ def _network_small(run: Evidence) -> Found:
 
 @rule("obs-aliased", "warning", "[SB3]; [AJ]")
 def _hidden(run: Evidence) -> Found:
-    if run.plays_others or not run.is_late or (run.settings is not None and run.settings.network_settings.memory):
+    if run.plays_others or (run.settings is not None and run.settings.network_settings.memory is not None):
         return None
     for target in ("Change", "Reward"):
         name = PREFIX + f"{target} with History"
