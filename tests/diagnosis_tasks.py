@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,8 +15,8 @@ from gymnasium.spaces import Box, Discrete
 class Line(gymnasium.Env):
     """Move a point left, stay or right, to a target; each step costs the distance."""
 
-    observation_space: ClassVar[Any] = Box(-6, 6, (2,))
-    action_space: ClassVar[Any] = Discrete(3)
+    observation_space: Any = Box(-6, 6, (2,))
+    action_space: Any = Discrete(3)
     limit = 20
 
     def reset(self, *, seed=None, options=None):

@@ -32,8 +32,7 @@ class Finding:
 
     behavior: str
     severity: str
-    """`error`: the run can't learn as it is; `warning`: the cause is likely; `hint`: it does no harm with these settings.
-    """
+    """`error`: the run can't learn as it is; `warning`: the cause is likely; `hint`: these settings make up for it."""
     cause: str
     """Name of the cause, as docs/diagnosis.md lists it."""
     statistic: str

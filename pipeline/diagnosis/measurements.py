@@ -223,6 +223,8 @@ class Window:
         both = np.concatenate([seen, _with_actions(self.observations, acted)], 1)
         test = self._held_out()
         change = self.following - self.observations
+        rounding = 4 * np.finfo(np.float32).eps * np.abs(self.observations).max(0)
+        change[:, change.std(0) <= rounding] = 0.0  # a component that moves evenly
         for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
             plain, acting = _explained(seen, target, test), _explained(both, target, test)
             yield from _known(f"{name} by Observation", plain)
@@ -230,7 +232,7 @@ class Window:
         has = self.before >= 0
         if has.sum() >= LEAST_ROWS:
             past = self.before[has]
-            stacked = np.concatenate([both[has], both[past]], 1)
+            stacked = np.concatenate([both[has], both[has] - both[past]], 1)  # differences would drown in the ridge
             for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
                 yield from _known(f"{name} with History", _explained(stacked, target[has], test[has]))
                 yield from _known(f"{name} without History", _explained(both[has], target[has], test[has]))

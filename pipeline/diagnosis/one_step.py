@@ -47,14 +47,14 @@ class OneStepTask(gymnasium.Env[Any, Any]):
 async def one_step_run(config: RunConfig, spec: BehaviorSpec) -> float | None:
     """Return the share of the reward above chance that the run's settings reach; None if they can't be tried alone."""
     from headrace.pipeline.run import run_async
-    from headrace.stages.trainer.pacing import rows_per_update
+    from headrace.stages.trainer.protocol import rows_per_update
 
     settings, actions = config.behavior_settings(spec.name), spec.actions
     plain = config.to_plain()
     block = plain["behaviors"].get(spec.name) or settings.model_dump(mode="json", by_alias=True)
     steps = max(STEPS, UPDATES * rows_per_update(settings, 8, settings.trainer_type == "sac"))
-    block |= {"max_steps": min(steps, MOST_STEPS), "summary_freq": 10**9, "self_play": None, "league": None, "brain": ()}
-    block |= {"behavioral_cloning": None, "init_path": None, "stop_when": None, "even_checkpoints": False}
+    block |= {"max_steps": min(steps, MOST_STEPS), "summary_freq": 10**9, "self_play": None, "league": None}
+    block |= {"brain": (), "behavioral_cloning": None, "init_path": None, "stop_when": None, "even_checkpoints": False}
     block["reward_signals"] = {"extrinsic": block["reward_signals"].get("extrinsic") or {}}
     size, branches = sum(one.size for one in spec.observations), [*actions.discrete_branches]
     options = {"size": size, "continuous": actions.continuous_size, "branches": branches}

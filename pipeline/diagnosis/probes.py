@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,7 @@ async def _constant_actions(group: EnvironmentGroup) -> list[Fact]:
     differ = [not _same(paths[0], path) for path in paths[1:]]
     facts: list[Fact] = [(name, "Probe/Reproducible", 1.0), (name, "Probe/Actions that Matter", float(np.mean(differ)))]
     if spec.continuous_size and any(differ):
-        equal = [_same(before, after) for before, after in zip(paths, paths[1:], strict=False)]
+        equal = [_same(before, after) for before, after in pairwise(paths)]
         facts.append((name, "Probe/Saturated Actions", float(np.mean(equal))))
     return facts
 
@@ -269,9 +270,9 @@ def _returns(rewards: NDArray[np.float64], batch: TrajectoryBatch, gamma: float)
 
 
 async def trainer_facts(config: RunConfig, spec: BehaviorSpec) -> list[Fact]:
-    """Let the run's own settings learn `OneStepTask` with the run's spaces; return the share of its reward above chance.
+    """Let the run's own settings learn `OneStepTask` with the run's spaces; return the reward's share above chance.
 
-    If they don't, the settings are to blame rather than the environment. Vector observations only.
+    If it stays low, the settings are to blame rather than the environment. Vector observations only.
     """
     from headrace.pipeline.diagnosis.one_step import one_step_run
 

@@ -176,6 +176,8 @@ def _learning_rate_high(run: Evidence) -> Found:
             worst = max(run.points(name), key=lambda point: abs(point[1]), default=None)
             if worst is not None and abs(worst[1]) > bound and largest:
                 return name, worst[1], f"within the possible returns (largest so far: {largest:.3g})", cure
+    if rate >= 0.03 and run.fails:
+        return "hyperparameters.learning_rate", rate, "1e-4 to 3e-3", cure
     return None
 
 
@@ -414,9 +416,11 @@ def _loop(run: Evidence) -> Found:
         return None
     if (run.effect or 0.0) < 0.45 and (run.data("Terminated Episodes", "last") or 0.0) > 0.1:
         return None
-    if (run.late(RETURN) or 0.0) <= (run.data("Reward Size") or 0.0) or (run.data("Rewarded Steps", "last") or 0) < 0.1:
+    if (run.late(RETURN) or 0.0) <= (run.data("Reward Size") or 0.0) or not _at_least(
+        run.data("Rewarded Steps", "last"), 0.1
+    ):
         return None
-    cure = "let rewards for progress cancel out over a loop (pay the change of the distance): the return rises without success"
+    cure = "pay the change of the distance, so that rewards cancel out over a loop: the return rises without success"
     return SUCCESS, success, "to rise with the return", cure
 
 
@@ -500,7 +504,8 @@ def _action_scale(run: Evidence) -> Found:
 @rule("action-ignored", "warning", "[Nik]")
 def _action_ignored(run: Evidence) -> Found:
     cure = "use the action in step(): neither the next observation nor the reward depends on it"
-    if run.last("Probe/Actions that Matter") == 0:
+    learned, paid = run.effect is not None and not run.fails, run.data("Rewarded Steps", "most") or 0.0
+    if run.last("Probe/Actions that Matter") == 0 and paid > 0.05 and not learned:
         return "Probe/Actions that Matter", 0, "above 0: from one seed, different actions lead elsewhere", cure
     gain = _gain(run)
     if gain is None or gain > 0.05 or not run.fails or run.last("Probe/Actions that Matter"):
@@ -527,7 +532,8 @@ def _hidden(run: Evidence) -> Found:
         without = dict(run.points(PREFIX + f"{target} without History"))
         rises = [(share - without.get(step, share), share) for step, share in run.points(name)]
         if rises and max(rises)[0] > 0.4:
-            cure = "observe what is missing (a velocity?), or network_settings.memory: {memory_size: 64, sequence_length: 32}"
+            memory = "network_settings.memory: {memory_size: 64, sequence_length: 32}"
+            cure = f"observe what is missing (a velocity?), or {memory}"
             return name, max(rises)[1], f"that without history ({max(rises)[1] - max(rises)[0]:.2f})", cure
     return None
 

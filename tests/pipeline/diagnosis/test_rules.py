@@ -167,7 +167,7 @@ FOUND = [
         },
         {},
     ),
-    ("action-ignored", RISES | {"Probe/Actions that Matter": [0.0]}, {}),
+    ("action-ignored", LEVEL | {"Probe/Actions that Matter": [0.0], "Data/Rewarded Steps": [1.0]}, {}),
     ("network-small", LEVEL, {"network_settings": {"hidden_units": 1}}),
     ("obs-aliased", RISES | {"Data/Change with History": [0.98], "Data/Change without History": [0.06]}, {}),
 ]
@@ -222,7 +222,9 @@ def test_a_users_rule_is_asked_after_the_table():
             return "asked"
 
     assert diagnose(evidence(RISES), [Rule()]) == "asked"
-    assert diagnose(evidence(RISES, network_settings={"deterministic": True}), [Rule()]).cause == "deterministic-training"
+    assert (
+        diagnose(evidence(RISES, network_settings={"deterministic": True}), [Rule()]).cause == "deterministic-training"
+    )
 
 
 def test_the_page_lists_every_cause():
