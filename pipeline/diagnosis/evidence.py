@@ -149,7 +149,7 @@ class Evidence:
     def fails(self) -> bool:
         """True if it is late and the return has not risen; a rule that other runs may share asks for this."""
         effect = self.effect
-        return self.is_late and effect is not None and effect < LEARNED
+        return not self.plays_others and self.is_late and effect is not None and effect < LEARNED
 
     @property
     def trainer(self) -> str:

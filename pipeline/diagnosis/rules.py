@@ -451,7 +451,7 @@ def _gamma_low(run: Evidence) -> Found:
 
 @rule("gail-other-task", "warning", "docs/imitation.md")
 def _other_task(run: Evidence) -> Found:
-    if run.settings is None or run.settings.reward_signals.gail is None or not run.is_late:
+    if run.settings is None or run.settings.reward_signals.gail is None or not run.is_late or run.plays_others:
         return None
     if run.effect is None or run.effect > -0.2:
         return None
@@ -461,7 +461,7 @@ def _other_task(run: Evidence) -> Found:
 
 @rule("curiosity-drowns", "warning", "docs/rewards.md")
 def _curiosity(run: Evidence) -> Found:
-    if run.settings is None or run.effect is None or run.effect > -0.5 or not run.is_late:
+    if run.settings is None or run.effect is None or run.effect > -0.5 or not run.is_late or run.plays_others:
         return None
     strengths = {name: one.strength for name, one in run.settings.learned_signals.items() if name != "gail"}
     if not strengths:
@@ -474,7 +474,11 @@ def _curiosity(run: Evidence) -> Found:
 @rule("limit-as-terminated", "warning", "[Pardo]; [SB3]")
 def _limit(run: Evidence) -> Found:
     tells = run.data("End by Observation", "most")
-    if run.data("Terminated Episodes", "least") != 1 or run.data("Episode Length Deviation", "most") != 0:
+    if (
+        run.data("Terminated Episodes", "least") != 1
+        or run.data("Episode Length Deviation", "most")
+        or run.plays_others
+    ):
         return None
     length, special = run.data("Median Episode Length") or 0.0, run.data("Reward at End", "most")
     if tells is None or tells >= 0.7 or length < 5 or special is None or special > 0.5:
