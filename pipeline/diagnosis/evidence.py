@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -84,8 +84,6 @@ class Evidence:
     settings: BehaviorSettings | None = None
     config: RunConfig | None = None
     ended: bool = False
-    probed: dict[str, str] = field(default_factory=dict)
-    """Causes that a probe has confirmed, with what it saw."""
 
     def points(self, name: str) -> list[tuple[int, float]]:
         """Return a statistic's steps and values; empty if nobody wrote it."""
@@ -159,7 +157,7 @@ class Evidence:
     def hyperparameter(self, name: str, default: Any = None) -> Any:
         """Return a hyperparameter's value; the default if the trainer has none of this name."""
         if self.settings is None:
-            return default
+            return self.last("Policy/Learning Rate") if name == "learning_rate" else default
         declared = self.settings.hyperparameters
         return declared.get(name, default) if isinstance(declared, dict) else getattr(declared, name, default)
 

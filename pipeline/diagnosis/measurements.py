@@ -33,7 +33,7 @@ Matrix = NDArray[np.float64]
 
 
 class RowMeasurements:
-    """Measures the rows of one behaviour's trainer.
+    """Measures the rows of one behaviour's trainer, in windows (docs/decisions/060).
 
     Args:
         spec: the behaviour's observations and actions.
