@@ -25,6 +25,8 @@ MOST_COMPONENTS = 16
 """Number of components of each observation that are measured; larger observations are sampled evenly."""
 LEAST_ROWS, LEAST_EPISODES = 256, 16
 """Below these numbers, a share or a regression says nothing and is left out."""
+LAGS, MOST_PAST = 4, 8
+"""Number of earlier rows that the regressions with history use, and of these rows' components."""
 RIDGE = 1e-3
 """Weight of the regressions' penalty, relative to the number of rows."""
 PREFIX = "Data/"
@@ -197,6 +199,10 @@ class Window:
         if len(self.restarts) >= LEAST_EPISODES:
             left = self.following_signatures[self.restarts - 1]
             yield "Starts at Last End", float((self.signatures[self.restarts] == left).mean())
+            moves = (self.following != self.observations).mean(0) > 0.5
+            kept = self.observations[self.restarts] == self.following[self.restarts - 1]
+            if moves.any():  # components that stay equal anyway are equal over a reset as well
+                yield "Component Kept over Resets", float(kept[:, moves].mean(0).max())
         if self.last.sum() >= LEAST_EPISODES:
             yield "Terminated Episodes", float(self.terminated_rows.sum() / self.last.sum())
         if len(self.episode_lengths) >= LEAST_EPISODES:
@@ -208,6 +214,9 @@ class Window:
         yield "Rewarded Steps", float((self.rewards != 0).mean())
         yield "Reward Deviation", float(self.rewards.std())
         yield "Reward Size", float(np.abs(self.rewards).mean())
+        rewarded = self.rewards != 0
+        if rewarded.sum() >= LEAST_EPISODES and self.first.sum() >= LEAST_EPISODES:
+            yield "Rewards at Start", float((rewarded & self.first).sum() / rewarded.sum())
         if self.terminated_rows.sum() >= LEAST_EPISODES and self.rewards.std() > 0:
             special = (
                 self.rewards[self.terminated_rows].mean() - self.rewards[~self.last].mean() if (~self.last).any() else 0
@@ -238,13 +247,7 @@ class Window:
             plain, acting = _explained(seen, target, test), _explained(both, target, test)
             yield from _known(f"{name} by Observation", plain)
             yield from _known(f"{name} by Observation and Action", acting)
-        has = self.before >= 0
-        if has.sum() >= LEAST_ROWS:
-            past = self.before[has]
-            stacked = np.concatenate([both[has], both[has] - both[past]], 1)  # differences would drown in the ridge
-            for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
-                yield from _known(f"{name} with History", _explained(stacked, target[has], test[has]))
-                yield from _known(f"{name} without History", _explained(both[has], target[has], test[has]))
+        yield from self._history(both, change, test)
         previous = np.arange(len(rows)) - 1  # the agent's previous row, also of its previous episode
         follows = np.zeros(len(rows), np.bool_)
         follows[1:] = self.pieces[1:] == self.pieces[:-1]
@@ -254,6 +257,23 @@ class Window:
             late = _explained(both[previous[follows]], self.rewards[follows, None], test[follows])
             yield from _known("Reward by Previous Step", late)
         yield from self._ends(seen, acted)
+
+    def _history(self, both: Matrix, change: Matrix, test: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
+        """Yield what earlier rows of the same episode add: hidden state shows there, noise does not."""
+        past, parts = np.arange(len(self.rewards)), [both]
+        few = self.observations[:, :: -(-self.observations.shape[1] // MOST_PAST)]
+        has = np.ones(len(past), np.bool_)
+        for lag in range(1, LAGS + 1):
+            past = np.where(past >= 0, self.before[past], -1)
+            has &= (past >= 0) | (lag > 2)
+            before = np.where((past >= 0)[:, None], few[past], few)  # a difference: close rows would drown in the ridge
+            parts += [few - before, _with_actions(before, self.actions)[:, 2 * self.actions.shape[1] :]]
+        if has.sum() < LEAST_ROWS:
+            return
+        stacked = np.concatenate(parts, 1)[has]
+        for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
+            yield from _known(f"{name} with History", _explained(stacked, target[has], test[has]))
+            yield from _known(f"{name} without History", _explained(both[has], target[has], test[has]))
 
     def _ends(self, seen: Matrix, acted: Matrix) -> Iterator[tuple[str, float]]:
         """Yield what tells an episode's last reward and its end."""

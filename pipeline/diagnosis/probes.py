@@ -29,8 +29,10 @@ SECONDS = 4.0
 INSTANCES = 4
 TICKS = 64
 """Number of ticks for which each constant action is held."""
-LEVELS = (-1.0, -0.5, 0.0, 0.5, 1.0)
+LEVELS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
 """Constant values of continuous actions, in the policy's range."""
+NEAR = (-0.9996, 0.004)
+"""Values beside the lower bound and beside 0, which matter only in a range that is far too wide."""
 Fact = tuple[str, str, float]
 """Behaviour, statistic and value."""
 
@@ -174,7 +176,10 @@ async def _constant_actions(group: EnvironmentGroup) -> list[Fact]:
     facts: list[Fact] = [(name, "Probe/Reproducible", 1.0), (name, "Probe/Actions that Matter", float(np.mean(differ)))]
     if spec.continuous_size and any(differ):
         equal = [_same(before, after) for before, after in pairwise(paths)]
-        facts.append((name, "Probe/Saturated Actions", float(np.mean(equal))))
+        near = [await _held(group, behavior_id, level, 0) for level in NEAR]
+        between = any(not any(_same(path, held_path) for held_path in paths) for path in near)
+        # Without values in between, as where only an action's sign counts, the range is as good as any other.
+        facts.append((name, "Probe/Saturated Actions", float(np.mean(equal)) if between else 0.0))
     return facts
 
 

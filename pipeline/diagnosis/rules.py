@@ -162,6 +162,34 @@ def _lesson(run: Evidence) -> Found:
 # Numbers beyond any healthy run's.
 
 
+def _never_rewarded(run: Evidence) -> bool:
+    """Return True if no step was rewarded, or, without measured rows, if no episode had a return."""
+    returns = [value for _, value in run.points(RETURN)]
+    return not any(returns) and (run.data("Rewarded Steps", "most") == 0 or len(returns) >= 5)
+
+
+@rule("exploration-small", "error", "own")
+def _exploration_small(run: Evidence) -> Found:
+    if run.settings is None or run.settings.network_settings.initial_log_std > -1.5:
+        return None
+    log_std = run.settings.network_settings.initial_log_std
+    if run.settings.network_settings.gsde is not None or not (_never_rewarded(run) or run.fails):
+        return None
+    return "network_settings.initial_log_std", log_std, "about 0", "network_settings.initial_log_std: 0"
+
+
+@rule("entropy-bonus", "error", "[AJ]; docs/tuning.md")
+def _temperature_high(run: Evidence) -> Found:
+    if run.trainer != "sac" or run.hyperparameter("entropy_coefficient") != "fixed":
+        return None
+    alpha, entropy = run.hyperparameter("init_entcoef"), run.late(ENTROPY)
+    size = run.data("Reward Size", "most")
+    if entropy is None or size is None or alpha * abs(entropy) <= 10 * size * abs(run.strength):
+        return None
+    cure = "hyperparameters.entropy_coefficient: auto"
+    return ENTROPY, entropy, f"its bonus per step ({alpha * entropy:.2g}) below the reward's size ({size:.2g})", cure
+
+
 @rule("lr-high", "error", "[Sch]; ml-agents #1169, #2059")
 def _learning_rate_high(run: Evidence) -> Found:
     rate = run.hyperparameter("learning_rate") or 0.0
@@ -198,8 +226,8 @@ def _ends_at_once(run: Evidence) -> Found:
 
 @rule("reset-not", "error", "[Nik]; [RX]")
 def _reset_does_not_reset(run: Evidence) -> Found:
-    share = run.data("Starts at Last End", "last")
-    if share is None or share < 0.5 or not _at_least(run.data("Terminated Episodes", "last"), 0.5):
+    share = max(run.data("Starts at Last End", "last") or 0.0, run.data("Component Kept over Resets", "last") or 0.0)
+    if share < 0.5 or not _at_least(run.data("Terminated Episodes", "last"), 0.5):
         return None
     if not _at_most(run.data("Median Episode Length", "least"), 3) or run.data("Constant Observations", "last") == 1:
         return None
@@ -235,12 +263,6 @@ def _observation_stale(run: Evidence) -> Found:
     return PREFIX + "Repeated Starts", starts, f"about as often as in other steps ({others:.2f})", cure
 
 
-def _never_rewarded(run: Evidence) -> bool:
-    """Return True if no step was rewarded, or, without measured rows, if no episode had a return."""
-    returns = [value for _, value in run.points(RETURN)]
-    return not any(returns) and (run.data("Rewarded Steps", "most") == 0 or len(returns) >= 5)
-
-
 @rule("mask-forbids", "error", "own")
 def _mask_forbids(run: Evidence) -> Found:
     share = run.data("Observations with Forbidden Choices")
@@ -248,16 +270,6 @@ def _mask_forbids(run: Evidence) -> Found:
         return None
     cure = "check the action mask: some choice is never allowed, and no reward ever comes; is it off by one?"
     return PREFIX + "Observations with Forbidden Choices", share, "reward in some steps with such a mask", cure
-
-
-@rule("exploration-small", "error", "own")
-def _exploration_small(run: Evidence) -> Found:
-    if run.settings is None or run.settings.network_settings.initial_log_std > -1.5:
-        return None
-    log_std = run.settings.network_settings.initial_log_std
-    if run.settings.network_settings.gsde is not None or not (_never_rewarded(run) or run.fails):
-        return None
-    return "network_settings.initial_log_std", log_std, "about 0", "network_settings.initial_log_std: 0"
 
 
 @rule("reward-never", "error", "[SB3]; ml-agents #4020")
@@ -308,10 +320,18 @@ def _reward_tiny(run: Evidence) -> Found:
 
 @rule("reward-late", "error", "[SB3]")
 def _reward_late(run: Evidence) -> Found:
+    at_start, lengths = run.data("Rewards at Start", "least"), run.data("Median Episode Length", "least") or 0.0
+    cure = "compute the reward after applying the action: it belongs to the step before"
+    if at_start is not None and at_start > 0.8 and lengths >= 2 and (run.data("Reward at End", "most") or 0.0) < 1:
+        return (
+            PREFIX + "Rewards at Start",
+            at_start,
+            "below 0.5: rewards at the start belong to the episode before",
+            cure,
+        )
     late, now = run.data("Reward by Previous Step", "most"), run.data("Reward by Observation and Action", "most")
     if late is None or late < 0.5 or now is None or now > 0.1:
         return None
-    cure = "compute the reward after applying the action: it belongs to the step before"
     return PREFIX + "Reward by Previous Step", late, f"below Reward by Observation and Action ({now:.2f})", cure
 
 
@@ -355,18 +375,6 @@ def _observation_scale(run: Evidence) -> Found:
     if scale > 100 and (ratio > 30 or run.data("Observation Scale", "least") or 0.0 > 100):
         return PREFIX + "Observation Scale", scale, "about 1 in every component", cure
     return None
-
-
-@rule("entropy-bonus", "error", "[AJ]; docs/tuning.md")
-def _temperature_high(run: Evidence) -> Found:
-    if run.trainer != "sac" or run.hyperparameter("entropy_coefficient") != "fixed":
-        return None
-    alpha, entropy = run.hyperparameter("init_entcoef"), run.late(ENTROPY)
-    size = run.data("Reward Size", "most")
-    if entropy is None or size is None or alpha * abs(entropy) <= 10 * size * abs(run.strength):
-        return None
-    cure = "hyperparameters.entropy_coefficient: auto"
-    return ENTROPY, entropy, f"its bonus per step ({alpha * entropy:.2g}) below the reward's size ({size:.2g})", cure
 
 
 @rule("entropy-bonus", "error", "[AJ]; docs/tuning.md")
@@ -500,11 +508,11 @@ def _gain(run: Evidence) -> float | None:
 
 @rule("action-scale", "warning", "[SB3]; stable-baselines #473")
 def _action_scale(run: Evidence) -> Found:
-    share, gain = run.last("Probe/Saturated Actions"), _gain(run)
-    if share is None or share < 0.5 or gain is None or gain > 0.1:
+    share = run.last("Probe/Saturated Actions")
+    if share is None or share < 0.7:
         return None
     cure = "declare the action space that step() uses, best Box(-1, 1): nearly all of its range has the same effect"
-    return "Probe/Saturated Actions", share, "below 0.5: other constant actions lead elsewhere", cure
+    return "Probe/Saturated Actions", share, "below 0.5: neighbouring constant actions lead elsewhere", cure
 
 
 @rule("action-ignored", "warning", "[Nik]")
@@ -534,13 +542,11 @@ def _hidden(run: Evidence) -> Found:
     if run.plays_others or (run.settings is not None and run.settings.network_settings.memory is not None):
         return None
     for target in ("Change", "Reward"):
-        name = PREFIX + f"{target} with History"
-        without = dict(run.points(PREFIX + f"{target} without History"))
-        rises = [(share - without.get(step, share), share) for step, share in run.points(name)]
-        if rises and max(rises)[0] > 0.4:
+        share, without = run.data(f"{target} with History"), run.data(f"{target} without History")
+        if share is not None and without is not None and share - without > 0.4:
             memory = "network_settings.memory: {memory_size: 64, sequence_length: 32}"
             cure = f"observe what is missing (a velocity?), or {memory}"
-            return name, max(rises)[1], f"that without history ({max(rises)[1] - max(rises)[0]:.2f})", cure
+            return PREFIX + f"{target} with History", share, f"that without history ({without:.2f})", cure
     return None
 
 
