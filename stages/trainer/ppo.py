@@ -82,7 +82,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         super().__init__(context)
         self._critic_memories: AgentTable | None = None
         if size := self._critic_memory_size:
-            self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32")
+            self._critic_memories = self._parts["critic_memories"] = AgentTable(size, "float32")
 
     @property
     def _critic_memory_size(self) -> int:

@@ -32,28 +32,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace.config import SACHyperparameters
-from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork, NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import ObservationPreprocessor, policy_design, with_group_rewards
-from headrace.stages.trainer.protocol import (
-    LEARNING_RATE_FLOOR,
-    SINGLE_TRAINER,
-    Replicas,
-    ReplicaSlice,
-    Schedule,
-    Trainer,
-    TrainerContext,
-    new_random,
-    random_state,
-    restore_random,
-)
+from headrace.stages.trainer.intake import BuiltInTrainer, ObservationPreprocessor, with_group_rewards
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
 from headrace.stages.trainer.replay.hindsight import HindsightMemory
 from headrace.stages.trainer.replay.minibatch import (
     LOSSES,
@@ -74,14 +63,14 @@ from headrace.stages.trainer.replay.replay_memory import (
     write_replay,
 )
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
-from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, load_signals, make_signals, reward_scale
 
 Network = TypeVar("Network", bound=nn.Module)
 _CALLS_PER_NORM = 8
 """Gradient norms are measured in one out of this many calls to `learn`, because there may be a call every few steps."""
 
 
-class SACTrainer(Trainer):
+class SACTrainer(BuiltInTrainer[SACHyperparameters]):
     """Learns one behaviour from a replay memory of its newest steps.
 
     Raises:
@@ -89,22 +78,13 @@ class SACTrainer(Trainer):
             an observation has no suitable encoder, or the demonstrations do not fit.
     """
 
+    hyperparameters = SACHyperparameters
     squashed = True
     off_policy = True
 
-    step = 0
-    """Number of agent steps added so far."""
-    version = 0
-    """Number of calls to `learn` so far."""
-
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        settings, spec = context.settings, context.spec
-        self._design = policy_design(context)
-        self._layout = policy_layout(self._design)
-        self._random = new_random(context.seed)
-        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
-        self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
+        settings, spec, h = context.settings, context.spec, self._hyperparameters
         check_actions(context.behavior, spec.actions, h.target_entropy)
         self._signals = make_signals(context)
         self._scale = reward_scale(self._signals, h)
@@ -132,6 +112,8 @@ class SACTrainer(Trainer):
         self._signal_names = [signal.name for signal in self._signals]
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
         self._ends = torch.tensor(ends, device=context.device)
+        self._parts = {"update": self._update, "episode_rewards": self._episode_rewards.sums}
+        self._parts |= {"reward_scale": self._scale, "cloning": self._cloning}
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._learned = count()  # counts the calls to `learn` that make updates
@@ -190,42 +172,23 @@ class SACTrainer(Trainer):
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizers, normaliser, signals, counters and random state, but not the replay memory."""
         return {
-            "step": self.step,
-            "version": self.version,
-            "unlearned": self._unlearned,
+            **super().state_dict(),
             **self._pace.state_dict(),
-            "update": self._update.state_dict(),
+            "unlearned": self._unlearned,
             "normalizer": self._intake.normalizer_state(),
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "episode_rewards": self._episode_rewards.sums.state_dict(),
-            "reward_scale": None if self._scale is None else self._scale.state_dict(),
-            "cloning": None if self._cloning is None else self._cloning.state_dict(),
-            "random": random_state(self._random),
         }
 
     def use_threads(self, threads: int) -> None:
         """Use this number of threads for learning from now on."""
         self._update.use_threads(threads)
 
-    def set_hyperparameter(self, name: str, value: float) -> None:
-        """Set the value, with effect from the next update."""
-        self._hyperparameters = self._hyperparameters.with_value(name, value)
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`. The replay memory is then empty; `load_bulk` fills it."""
         with self.context.naming_behavior():
-            self._check_parts(state)
+            load_signals(self._signals, state["signals"])
             self._intake.load_normalizer(state["normalizer"])
-            self._update.load_state_dict(state["update"])
-            for signal in self._signals:
-                signal.load_state_dict(state["signals"][signal.name])
-            self._episode_rewards.sums.load_state_dict(state["episode_rewards"])
-            if self._scale is not None and (scale := state.get("reward_scale")) is not None:
-                self._scale.load_state_dict(scale)
-            if self._cloning is not None:
-                self._cloning.load_state_dict(state["cloning"])
-        restore_random(self._random, state["random"])
-        self.step, self.version = int(state["step"]), int(state["version"])
+        super().load_state_dict(state)
         self._unlearned = int(state["unlearned"])
         self._pace.load_state_dict(state, self.step)
         self._memory.clear()
@@ -266,16 +229,6 @@ class SACTrainer(Trainer):
             self._intake.load_normalizer(state.get("normalizer"))
             self._update.load_weights(state["networks"])
 
-    def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy's actor and normaliser."""
-        with self.context.naming_behavior():
-            self._update.actor.module.load_acting(tensors)
-            self._intake.load_exported_normalizer(tensors)
-
-    def policy(self) -> PolicyUpdate:
-        """Return a policy with the actor's weights and the normaliser's state."""
-        return self._intake.policy(self, self._acting_views, self._layout)
-
     def _make_memory(self) -> ReplayMemory | ShardedReplay:
         spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory
         if self.context.replay_shards:
@@ -308,8 +261,7 @@ class SACTrainer(Trainer):
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.is_due(ratio)
 
     def _learn_policy(self) -> None:
-        h, steps = self._hyperparameters, self.context.settings.max_steps
-        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
+        learning_rate = self._learning_rate()
         found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
         norms, cloned = list[float](), list[Mapping[str, float]]()
         while self._is_due(self._pace.of_policy):
@@ -386,22 +338,8 @@ class SACTrainer(Trainer):
         sample = memory.sample_sequences if isinstance(memory, ReplayMemory) and sequences else memory.sample
         return sample(self._hyperparameters.batch_size, self._random)
 
-    def _report(self, statistics: Mapping[str, float]) -> None:
-        for name, value in statistics.items():
-            self.context.statistics.add(self.context.behavior, name, value)
-
     def _replay_path(self, folder: Path) -> Path:  # a checkpoint's folder holds the files of all behaviours
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
-
-    def _check_parts(self, state: Mapping[str, Any]) -> None:
-        """Reject a state that differs from the trainer in its reward signals, or in whether it has cloning."""
-        found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
-        if found != expected:
-            made_with = ", ".join(found)
-            raise StageError(f"reward_signals are {', '.join(expected)}, but the saved state was made with {made_with}")
-        if (self._cloning is None) != (state["cloning"] is None):
-            now, then = ("off", "on") if self._cloning is None else ("on", "off")
-            raise StageError(f"behavioral_cloning is {now}, but the saved state was made with it {then}")
 
 
 DISCRETE_TARGET = 0.2

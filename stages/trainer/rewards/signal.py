@@ -152,6 +152,22 @@ def make_signals(context: TrainerContext) -> list[RewardSignal]:
     return [_make_signal(name, context) for name in context.settings.signals]
 
 
+def load_signals(signals: Sequence[RewardSignal], states: Mapping[str, Any]) -> None:
+    """Restore the signals' states, keyed by name.
+
+    Raises:
+        StageError: if the states belong to different signals or networks; the message names the signals or the tensor.
+    """
+    found, expected = sorted(states), sorted(signal.name for signal in signals)
+    if found != expected:
+        raise StageError(
+            f"reward_signals are {', '.join(expected)}, but the saved state was made with {', '.join(found)}; a "
+            "resumed run needs the same signals"
+        )
+    for signal in signals:
+        signal.load_state_dict(states[signal.name])
+
+
 def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:
     """Return the class that `use` names, after checking that it accepts the arguments under `with`.
 
