@@ -5,8 +5,8 @@ Actor" (with a value network), and "Soft Actor-Critic Algorithms and Application
 actions, Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". If there are several branches, they are
 averaged, as in ML-Agents. docs/differences.md lists the differences from ML-Agents.
 
-In an update, `replay.replay_memory` draws rows, `replay.minibatch` converts them to network inputs, and `SACUpdate`
-takes a gradient step on the losses, with autograd. By default, `headrace.stages.trainer.fast` replaces the update by a
+In an update, `replay.replay_memory` draws rows and converts them to network inputs, and `SACUpdate` takes a gradient
+step on the losses, with autograd. By default, `headrace.stages.trainer.fast` replaces the update by a
 subclass that computes the same numbers faster.
 
 Axis letters: B rows, S reward signals, C continuous actions, K discrete branches with A choices in total (A = 1 if
@@ -44,22 +44,20 @@ from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import BuiltInTrainer, ObservationPreprocessor, with_group_rewards
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
 from headrace.stages.trainer.replay.hindsight import HindsightMemory
-from headrace.stages.trainer.replay.minibatch import (
+from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
+from headrace.stages.trainer.replay.replay_memory import (
     LOSSES,
     EpisodeRewards,
     MinibatchMaker,
-    ReplayMinibatch,
-    UpdateMeasures,
-    part_of,
-    statistics_of,
-)
-from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
-from headrace.stages.trainer.replay.replay_memory import (
     ReplayedRows,
     ReplayFileError,
     ReplayMemory,
+    ReplayMinibatch,
+    UpdateMeasures,
+    part_of,
     read_replay,
     replayed_columns,
+    statistics_of,
     write_replay,
 )
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
