@@ -214,12 +214,14 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def parameter_counts(self) -> Mapping[str, int]:
         """Return the numbers of parameters of the actor, the critics and their target networks."""
-        return self._update.parameter_counts()
+        update = self._update
+        modules = {"actor": update.actor.module, **dict(update.critics.module.named_children())}
+        counts = {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
+        return {**counts, "targets": update.target.values.numel()}
 
     def warm_state(self) -> dict[str, Any]:
         """Return all networks and the normaliser."""
-        normalizer = self._intake.normalizer_state()
-        return {"networks": self._update.weights(), **({} if normalizer is None else {"normalizer": normalizer})}
+        return {"networks": self._update.weights(), "normalizer": self._intake.normalizer_state()}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
         """Start from another run's `warm_state()`."""
@@ -617,15 +619,6 @@ class SACUpdate:
         """Return True if all weights are finite."""
         # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and fast to compute.
         return bool(torch.stack([flat.values.sum() for flat in self._groups.values()]).isfinite().all())
-
-    def parameter_counts(self) -> dict[str, int]:
-        """Return the number of parameters of each network."""
-
-        def size(module: torch.nn.Module) -> int:
-            return sum(parameter.numel() for parameter in module.parameters())
-
-        critics = {name: size(critic) for name, critic in self.critics.module.named_children()}
-        return {"actor": size(self.actor.module), **critics, "targets": self.target.values.numel()}
 
     def weights(self) -> dict[str, Any]:
         """Return host copies of all weights, keyed by network and parameter name."""
