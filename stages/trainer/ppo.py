@@ -107,7 +107,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         after_each = self._signals.learn if self._signals.others else None
         statistics = update.run(prepared.rollout, coefficients, self._random, self.step, after_each)
         if self._cloning is not None:
-            self._clone()
+            self._report(self._cloning.update(self.step))
         memories, after, chains = self._critic_memories, prepared.values.memories_after, buffer.chains
         if memories is not None and after is not None and chains is not None:
             last, trajectories = chains.latest, buffer.trajectories

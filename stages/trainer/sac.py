@@ -39,6 +39,7 @@ from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork, NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
+from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import BuiltInTrainer, ObservationPreprocessor, with_group_rewards
@@ -47,13 +48,13 @@ from headrace.stages.trainer.replay.hindsight import HindsightMemory
 from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
 from headrace.stages.trainer.replay.replay_memory import (
     LOSSES,
-    EpisodeRewards,
     MinibatchMaker,
     ReplayedRows,
     ReplayFileError,
     ReplayMemory,
     ReplayMinibatch,
     UpdateMeasures,
+    as_replayed,
     part_of,
     read_replay,
     replayed_columns,
@@ -61,11 +62,13 @@ from headrace.stages.trainer.replay.replay_memory import (
     write_replay,
 )
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
-from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, load_signals, make_signals, reward_scale
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, Signals
 
 Network = TypeVar("Network", bound=nn.Module)
 _CALLS_PER_NORM = 8
 """Gradient norms are measured in one out of this many calls to `learn`, because there may be a call every few steps."""
+_REWARDED_ROWS = 1024
+"""Number of rows whose rewards are computed in one pass, because observations may be images."""
 
 
 class SACTrainer(BuiltInTrainer[SACHyperparameters]):
@@ -84,14 +87,13 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         super().__init__(context)
         settings, spec, h = context.settings, context.spec, self._hyperparameters
         check_actions(context.behavior, spec.actions, h.target_entropy)
-        self._signals = make_signals(context)
-        self._scale = reward_scale(self._signals, h)
-        ends = [float(not signal.ignores_termination) for signal in self._signals]
-        beyond = 0.0 in ends or h.hindsight is not None  # hindsight needs the goal achieved by the last step
+        self._signals = signals = Signals(context, h)
+        # Hindsight needs the goal that the last step achieved.
+        beyond = bool(signals.ignore_termination.any()) or h.hindsight is not None
         self._intake = ObservationPreprocessor(spec, settings.network_settings.normalize, beyond_termination=beyond)
-        if not self._signals:
+        if not signals.names:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
-        networks = SACNetworks.drawn(self._design, h, len(self._signals), self._random, context.device)
+        networks = SACNetworks.drawn(self._design, h, len(signals.names), self._random, context.device)
         update = SACUpdate(networks, self._design, h, context.replicas)
         self._update: SACUpdate = context.accelerate(update, context, self._design)
         self.threads_sleep = self._update.threads_sleep
@@ -102,16 +104,12 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
         """The replay buffer if it is in shards in separate hosts, else None. If set, await `prepare` before `learn`."""
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
-        self._episode_rewards = EpisodeRewards(self._signals, self._maker)
-        self._learning = [signal for signal in self._signals if type(signal).learn is not RewardSignal.learn]
+        self._learning = [signal for signal in signals.signals if type(signal).learn is not RewardSignal.learn]
         """The signals that learn, which are those that override `learn`."""
-        self._observing = [signal for signal in self._signals if not isinstance(signal, Extrinsic)]
-        """The signals that may have a normaliser."""
-        self._signal_names = [signal.name for signal in self._signals]
-        self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
-        self._ends = torch.tensor(ends, device=context.device)
-        self._parts = {"update": self._update, "episode_rewards": self._episode_rewards.sums}
-        self._parts |= {"reward_scale": self._scale, "cloning": self._cloning}
+        self._gammas = torch.tensor(signals.gammas, dtype=torch.float32, device=context.device)
+        self._ends = torch.tensor(~signals.ignore_termination, dtype=torch.float32, device=context.device)
+        """[S] 1 if a signal ends with the episode, 0 if its value continues beyond."""
+        self._parts = {"update": self._update, "cloning": self._cloning}
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._learned = count()  # counts the calls to `learn` that make updates
@@ -121,15 +119,14 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         if not batch.num_rows:
             return
         rows, finals = self._intake.encode(batch, self.step)
-        for signal in self._observing:
-            signal.observe(rows.vectors)
-        for name, sums in self._episode_rewards.add(batch, rows, finals, self.version).items():
-            self.context.statistics.extend(self.context.behavior, name, sums, "mean")
+        self._signals.observe(rows.vectors)
+        if self._signals.others:
+            self._report_episodes(batch, rows, finals)
         rewarded = with_group_rewards(batch)
-        if self._scale is not None:
+        if self._signals.scale is not None:
             pieces, ended = rewarded.trajectories, rewarded.terminated | rewarded.truncated
             agents, episodes = pieces["agent_ids"], pieces["episode_ids"]
-            self._scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
+            self._signals.scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
         self._memory.add(rewarded, rows, finals)
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
@@ -169,12 +166,15 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizers, normaliser, signals, counters and random state, but not the replay memory."""
+        signals = self._signals.state_dict()
         return {
             **super().state_dict(),
             **self._pace.state_dict(),
             "unlearned": self._unlearned,
             "normalizer": self._intake.normalizer_state(),
-            "signals": {signal.name: signal.state_dict() for signal in self._signals},
+            "signals": signals["signals"],
+            "episode_rewards": signals["sums"],
+            "reward_scale": signals["scale"],
         }
 
     def use_threads(self, threads: int) -> None:
@@ -183,8 +183,9 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`. The replay memory is then empty; `load_bulk` fills it."""
+        sums, scale = state["episode_rewards"], state["reward_scale"]
         with self.context.naming_behavior():
-            load_signals(self._signals, state["signals"])
+            self._signals.load_state_dict({"signals": state["signals"], "sums": sums, "scale": scale})
             self._intake.load_normalizer(state["normalizer"])
         super().load_state_dict(state)
         self._unlearned = int(state["unlearned"])
@@ -286,7 +287,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         statistics["Policy/Continuous Entropy Coeff"] = continuous
         statistics["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
-        self._report(statistics | statistics_of(found, norms, self._signal_names, self.context.replicas, parts))
+        self._report(statistics | statistics_of(found, norms, self._signals.names, self.context.replicas, parts))
         for of_cloning in cloned:
             self._report(of_cloning)
 
@@ -302,12 +303,12 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
         rewards = list[NDArray[np.float32]]()
-        for signal in self._signals:
+        for signal in self._signals.signals:
             if type(signal) is Extrinsic:
                 # These rewards are finite, and on the host; reading them from a GPU would wait for its last step.
                 of_signal = replayed.columns["rewards"]
-                if self._scale is not None:
-                    of_signal = self._scale.apply(of_signal).astype(np.float32)
+                if self._signals.scale is not None:
+                    of_signal = self._signals.scale.apply(of_signal).astype(np.float32)
             else:
                 of_signal = signal.rewards(transitions)
             rewards.append(of_signal * np.float32(signal.strength))
@@ -331,6 +332,21 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
             transitions = transitions.rows(mask)
         for signal in self._learning:
             self._report(signal.learn(transitions))
+
+    def _report_episodes(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
+        """Report the sums of the signals' rewards, except the environment's, over the episodes that end in a batch.
+
+        Learning does not depend on these rewards: an update recomputes the rewards of the rows that it draws.
+        """
+        others = [self._signals.signals[at] for at in self._signals.others]
+        whole, rewards = as_replayed(batch, rows, finals), np.empty((batch.num_rows, len(others)))
+        for start in range(0, batch.num_rows, _REWARDED_ROWS):
+            block = slice(start, start + _REWARDED_ROWS)
+            transitions = self._maker.transitions(whole.part(block))
+            for column, signal in enumerate(others):
+                rewards[block, column] = signal.rewards(transitions) * signal.strength
+        ended = batch.terminated | batch.truncated
+        self._signals.report_episodes(batch.trajectories, ended, rewards, self.version)
 
     def _sample(self) -> ReplayedRows:
         memory = self._memory

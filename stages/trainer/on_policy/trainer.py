@@ -38,11 +38,9 @@ from headrace.stages.trainer.intake import (
     with_group_rewards,
 )
 from headrace.stages.trainer.protocol import BETA_FLOOR, EPSILON_FLOOR, Schedule, TrainerContext
-from headrace.stages.trainer.rewards.signal import Extrinsic, load_signals, make_signals, reward_scale
+from headrace.stages.trainer.rewards.signal import Signals
 from headrace.stages.trainer.trajectories import (
-    AgentTable,
     Chains,
-    add_to_episodes,
     cut_every,
     moments_within,
     rows_within,
@@ -97,7 +95,7 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         self._entropies = self._count_entropies()
         """Factor on the mean entropy of continuous actions: their number if entropies are summed, else 1."""
         self._memory = settings.network_settings.memory
-        self._signals = Signals(context, self._hyperparameters)
+        self._signals = BufferSignals(context, self._hyperparameters)
         self._intake = ObservationPreprocessor(
             spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any())
         )
@@ -234,11 +232,6 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         previous = None if previous_actions is None else to_device(torch.from_numpy(previous_actions), device)
         return Inputs(to_device(torch.from_numpy(vectors), device), tuple(others), previous)
 
-    def _clone(self) -> None:
-        """Run one update's cloning passes over the demonstrations."""
-        assert self._cloning is not None, "called only if there are any"
-        self._report(self._cloning.update(self.step))
-
 
 def rows_per_pass(spec: BehaviorSpec) -> int:
     """Return the number of a behaviour's rows to evaluate in one forward pass without gradients."""
@@ -250,52 +243,21 @@ def rows_per_pass(spec: BehaviorSpec) -> int:
 # The reward signals, applied to a full buffer. Axis letters: N rows of K trajectories; S reward signals.
 
 
-class Signals:
-    """A behaviour's S reward signals, in the order of its settings.
+class BufferSignals(Signals):
+    """A behaviour's S reward signals, applied to an on-policy trainer's buffer.
 
     If the environment's reward is the only signal, the other signals' work is skipped.
-
-    Args:
-        context: the trainer's context.
-        hyperparameters: the trainer's hyperparameters. They are a separate argument because, for a subclass named as
-            `module:Class`, the context has them only as plain data.
-
-    Attributes:
-        names: [S] the signals' names.
-        gammas: [S] the signals' discounts.
-        strengths: [S] the factors on the signals' rewards.
-        ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
-        others: the indices of all signals except the environment's reward.
-        sums: for each agent in the middle of an episode, the sums of rewards so far from all signals except the
-            environment's; None if there are no other signals.
-
-    Raises:
-        StageError: if a signal can't be made.
     """
 
     def __init__(self, context: TrainerContext, hyperparameters: object) -> None:
-        self._context = context
-        self._signals = make_signals(context)
-        self.names = [signal.name for signal in self._signals]
-        self.gammas = np.array([signal.gamma for signal in self._signals])
-        self.strengths = np.array([signal.strength for signal in self._signals])
-        self.ignore_termination: NDArray[np.bool_] = np.array([signal.ignores_termination for signal in self._signals])
-        self.others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
-        self.sums = AgentTable(len(self.others), "float64") if self.others else None
+        super().__init__(context, hyperparameters)
         self._losses: dict[str, list[float]] = {}
         self._transitions: BufferTransitions | None = None
-        self.scale = reward_scale(self._signals, hyperparameters)
-        """Scales the environment's rewards; None if they are not scaled."""
 
     @property
     def follows_agents(self) -> bool:
         """True if the signals need each agent's data from its earlier trajectories."""
         return self.sums is not None or self.scale is not None
-
-    def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
-        for at in self.others:
-            self._signals[at].observe(vectors)
 
     def rewards(
         self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, update: int, fresh: RolloutBuffer | None = None
@@ -325,7 +287,7 @@ class Signals:
             rows = np.arange(start, min(start + block, len(rewards)))
             some = self._transitions.take(rows)
             for at in self.others:
-                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
+                rewards[rows, at] = self.signals[at].rewards(some) * self.strengths[at]
         return rewards
 
     def learn(self, rows: Tensor) -> None:
@@ -333,7 +295,7 @@ class Signals:
         assert self._transitions is not None, "only called if there are other signals"
         some = self._transitions.take(rows.numpy())
         for at in self.others:
-            for name, loss in self._signals[at].learn(some).items():
+            for name, loss in self.signals[at].learn(some).items():
                 self._losses.setdefault(name, []).append(loss)
 
     def report(self, buffer: RolloutBuffer, rewards: Floats, update: int) -> None:
@@ -344,24 +306,9 @@ class Signals:
             rewards: [N, S] the rewards of these rows.
             update: the update's number, ascending.
         """
-        assert self.sums is not None, "only called if there are other signals"
-        add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
         for name, losses in self._losses.items():
-            add(behavior, name, float(np.mean(losses)))
-        trajectories = buffer.trajectories
-        lengths = trajectories["lengths"]
-        finished = add_to_episodes(
-            self.sums,
-            trajectories["agent_ids"],
-            trajectories["episode_ids"],
-            buffer.ended,
-            np.add.reduceat(rewards[:, self.others], np.cumsum(lengths) - lengths),
-            update,
-            buffer.chains,
-        )
-        for column, at in enumerate(self.others):
-            if len(finished):
-                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
+            self._context.statistics.add(self._context.behavior, name, float(np.mean(losses)))
+        self.report_episodes(buffer.trajectories, buffer.ended, rewards[:, self.others], update, buffer.chains)
 
     def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
         """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S].
@@ -377,26 +324,6 @@ class Signals:
             if spread[at] > 0 and isfinite(unexplained[at] / spread[at]):
                 statistics[f"Policy/{name.capitalize()} Explained Variance"] = float(1.0 - unexplained[at] / spread[at])
         return statistics
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the signals' states, keyed by name, and the running sums."""
-        return {
-            "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "sums": None if self.sums is None else self.sums.state_dict(),
-            "scale": None if self.scale is None else self.scale.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to different signals or networks; the message names the tensor.
-        """
-        load_signals(self._signals, state["signals"])
-        if self.sums is not None:
-            self.sums.load_state_dict(state["sums"])
-        if self.scale is not None and (scale := state.get("scale")) is not None:
-            self.scale.load_state_dict(scale)
 
 
 class BufferTransitions:

@@ -4,8 +4,7 @@ Observations are stored separately (`ObservationStore`), and rows refer to them.
 observation of the next step, so it is stored only once. This also holds across pieces of a trajectory: a piece's first
 observation is the final observation of the previous piece. A checkpoint holds the memory as a separate file.
 
-In order: samples and the memory, its columns, SAC's minibatches, measurements of gradient steps, rewards of episodes,
-and the file.
+In order: samples and the memory, its columns, SAC's minibatches, measurements of gradient steps, and the file.
 
 Axis letters: N rows and K pieces in a batch, B rows in a sample, S sequences of L rows.
 """
@@ -36,8 +35,6 @@ from headrace.stages.policy.observations import EncodedObservations, Observation
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.intake import ObservationPreprocessor, Transitions, drawn_actions
 from headrace.stages.trainer.protocol import Replicas, ReplicaSlice
-from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
-from headrace.stages.trainer.trajectories import AgentTable, add_to_episodes
 
 Index = NDArray[np.int64]
 
@@ -493,6 +490,23 @@ class ReplayMinibatch(NamedTuple):
     """[B] 1 for real rows, 0 for padding; None without memory."""
 
 
+def as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:
+    """Convert trajectories to the form of replayed rows, each with its next observation."""
+    last = np.cumsum(batch.lengths) - 1
+    following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
+    terminated = np.zeros(batch.num_rows, np.bool_)
+    terminated[last] = batch.terminated
+
+    def next_of(row: Array, final: Array) -> Array:
+        array = row[following]
+        array[last] = final
+        return array
+
+    others = tuple(next_of(row, final) for row, final in zip(rows.others, finals.others, strict=True))
+    columns = {**batch.rows, "terminated": terminated}
+    return ReplayedRows(rows, EncodedObservations(next_of(rows.vectors, finals.vectors), others), columns)
+
+
 class MinibatchMaker:
     """Makes minibatches for a behaviour.
 
@@ -657,79 +671,6 @@ def statistics_of(
     for name, mean in zip(signals, numbers[15:], strict=True):
         statistics[f"Policy/{name.capitalize()} Value"] = mean
     return statistics
-
-
-# Statistics of an episode's rewards from all signals except the environment's, computed for each piece on arrival.
-# Learning does not depend on them: an update recomputes the rewards of the rows that it draws.
-
-BLOCK = 1024
-"""Number of rows whose rewards are computed in one pass, because observations may be images."""
-
-
-class EpisodeRewards:
-    """Sums each signal's rewards, multiplied by its strength, over episodes; the environment's reward is left out.
-
-    Args:
-        signals: all of the behaviour's signals.
-        maker: converts rows to transitions.
-
-    Attributes:
-        sums: the sums for unfinished episodes.
-    """
-
-    def __init__(self, signals: Sequence[RewardSignal], maker: MinibatchMaker) -> None:
-        self._others = [signal for signal in signals if not isinstance(signal, Extrinsic)]
-        self._maker = maker
-        self.sums = AgentTable(len(self._others), "float64")
-
-    def add(
-        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
-    ) -> dict[str, list[float]]:
-        """Add trajectories; return the sums for the episodes that ended, keyed by statistic name.
-
-        Args:
-            batch: the trajectories.
-            rows: the observations of their rows.
-            finals: the final observation of each trajectory.
-            update: the number of updates so far.
-
-        Raises:
-            NotFiniteError: if a reward is NaN or infinite.
-        """
-        if not self._others:
-            return {}
-        whole, rewards = _as_replayed(batch, rows, finals), np.empty((batch.num_rows, len(self._others)))
-        for start in range(0, batch.num_rows, BLOCK):
-            block = slice(start, start + BLOCK)
-            taken = self._maker.transitions(whole.part(block))
-            for column, signal in enumerate(self._others):
-                rewards[block, column] = signal.rewards(taken) * signal.strength
-        sums = np.add.reduceat(rewards, np.cumsum(batch.lengths) - batch.lengths)
-        columns = batch.trajectories
-        ended = batch.terminated | batch.truncated
-        finished = add_to_episodes(self.sums, columns["agent_ids"], columns["episode_ids"], ended, sums, update)
-        return {
-            f"Policy/{signal.name.capitalize()} Reward": finished[:, column].tolist()
-            for column, signal in enumerate(self._others)
-            if len(finished)
-        }
-
-
-def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:
-    """Convert trajectories to the form of replayed rows, each with its next observation."""
-    last = np.cumsum(batch.lengths) - 1
-    following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
-    terminated = np.zeros(batch.num_rows, np.bool_)
-    terminated[last] = batch.terminated
-
-    def next_of(row: Array, final: Array) -> Array:
-        array = row[following]
-        array[last] = final
-        return array
-
-    others = tuple(next_of(row, final) for row, final in zip(rows.others, finals.others, strict=True))
-    columns = {**batch.rows, "terminated": terminated}
-    return ReplayedRows(rows, EncodedObservations(next_of(rows.vectors, finals.vectors), others), columns)
 
 
 # The file of a memory.
