@@ -54,7 +54,7 @@ class OpenedOnPolicy:
         return self._update
 
     def signal(self, name: str) -> Any:
-        return dict(zip(self._signals.names, self._signals._signals, strict=True))[name]
+        return dict(zip(self._signals.names, self._signals.signals, strict=True))[name]
 
     def prepare(self) -> Any:
         """Evaluate what the buffer holds, as `learn` does before its update."""
@@ -81,7 +81,7 @@ class OpenedSAC(SACTrainer):
         return self._update
 
     def signal(self, name: str) -> RewardSignal:
-        return next(signal for signal in self._signals if signal.name == name)
+        return next(signal for signal in self._signals.signals if signal.name == name)
 
 
 def opened_trainer_of(

@@ -38,7 +38,7 @@ from headrace.stages.actor.remote_policy import NoDecisionError, RemotePolicies
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.inference import CentralDecider
 from headrace.stages.policy.design import policy_layout
-from headrace.stages.policy.state_noise import noise_size
+from headrace.stages.policy.sampling import noise_size
 
 PATIENCE = 0.5
 """How long the first request waits for others, as a fraction of the time that the last decision took. A decision is

@@ -29,8 +29,7 @@ from headrace.stages.policy.design import (
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.observations import ObservationLayout, normalize
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
-from headrace.stages.policy.sampling import ActionSampler, check_heads
-from headrace.stages.policy.state_noise import noise_size
+from headrace.stages.policy.sampling import ActionSampler, check_heads, noise_size
 
 _HALF = np.float32(0.5)
 

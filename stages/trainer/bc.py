@@ -18,9 +18,9 @@ from torch import Tensor
 
 from headrace.config import BCHyperparameters
 from headrace.queues.columns import Column
-from headrace.queues.messages import Array, PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
@@ -34,21 +34,13 @@ from headrace.stages.trainer.imitation.cloning import (
     log_likelihood,
     split_logits,
 )
-from headrace.stages.trainer.intake import ObservationPreprocessor, drawn_actions, policy_design
-from headrace.stages.trainer.protocol import (
-    LEARNING_RATE_FLOOR,
-    Schedule,
-    Trainer,
-    TrainerContext,
-    new_random,
-    random_state,
-    restore_random,
-)
+from headrace.stages.trainer.intake import BuiltInTrainer, ObservationPreprocessor, drawn_actions
+from headrace.stages.trainer.protocol import TrainerContext
 
 log = logging.getLogger(__name__)
 
 
-class BCTrainer(Trainer):
+class BCTrainer(BuiltInTrainer[BCHyperparameters]):
     """Learns one behaviour by maximising the likelihood of an expert's actions.
 
     Continuous actions have the expert's form: plain Gaussian, or SAC's form if `context.teacher_squashed`. With memory,
@@ -58,28 +50,21 @@ class BCTrainer(Trainer):
         StageError: if there are no actions to learn, or the network does not fit the observations.
     """
 
+    hyperparameters = BCHyperparameters
     imitates = True
-
-    step = 0
-    """Number of agent steps added so far."""
-    version = 0
-    """Number of calls to `learn` so far."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        settings, spec = context.settings, context.spec
-        design = policy_design(context)
-        self._layout = policy_layout(design)
-        self._random = new_random(context.seed)
-        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
-        self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
-        self._intake = ObservationPreprocessor(spec, settings.network_settings.normalize)
+        spec, design = context.spec, self._design
+        self._intake = ObservationPreprocessor(spec, context.settings.network_settings.normalize)
         self._held_out_intake = ObservationPreprocessor(spec, normalize=False)
         """Encodes the held-out episodes, which must not affect the normaliser."""
-        self._actor = FlatParameters(seeded(self._random, lambda: ActorNetwork(design)), context.device)
-        self._likelihood = MaximumLikelihood(design, self._actor)
+        actor = FlatParameters(seeded(self._random, lambda: ActorNetwork(design)), context.device)
+        self._network, self._acting_views = actor, actor.module.acting_views(actor.parameters)
+        self._likelihood = MaximumLikelihood(design, actor)
         self._examples = ExampleBuffer(design, context.teacher_squashed)
         self._held_out = ExampleBuffer(design, context.teacher_squashed)
+        self._parts = {"optimizer": self._likelihood, "gathered": self._examples, "held_out": self._held_out}
         self._waiting = 0
         """Number of rows added since the last update, including held-out rows."""
         self._warned = False
@@ -116,15 +101,14 @@ class BCTrainer(Trainer):
             NotFiniteError: if a loss or a weight becomes NaN or infinite; everything is then restored.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
-        steps = self.context.settings.max_steps
-        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
+        learning_rate = self._learning_rate()
         report = {"Policy/Learning Rate": learning_rate}
         if len(self._examples):
             examples = self._examples.examples()
             report["Losses/Cloning Loss"] = self._likelihood.learn(
                 examples, normalizer, h.num_epoch, h.batch_size, learning_rate, self._random
             )
-            report["Policy/Gradient Norm"] = float(torch.linalg.vector_norm(self._actor.gradients))
+            report["Policy/Gradient Norm"] = float(torch.linalg.vector_norm(self._network.gradients))
             trained = self._likelihood.evaluate(examples, normalizer)
             report["Policy/Training Log Likelihood"] = trained["Log Likelihood"]
         self._held_out.forget(keep=h.buffer_size)
@@ -135,61 +119,22 @@ class BCTrainer(Trainer):
         rows, self._waiting = self._waiting, 0
         self._examples.clear()
         self.version += 1
-        for name, value in report.items():
-            self.context.statistics.add(self.context.behavior, name, value)
+        self._report(report)
         return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimizer, normaliser, counters, random state, and the waiting and held-out rows."""
-        return {
-            **self.warm_state(),
-            "step": self.step,
-            "version": self.version,
-            "waiting": self._waiting,
-            "optimizer": self._likelihood.state_dict(),
-            "random": random_state(self._random),
-            "gathered": self._examples.state_dict(),
-            "held_out": self._held_out.state_dict(),
-        }
-
-    def set_hyperparameter(self, name: str, value: float) -> None:
-        """Set the value, with effect from the next update."""
-        self._hyperparameters = self._hyperparameters.with_value(name, value)
+        return {**super().state_dict(), **self.warm_state(), "waiting": self._waiting}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
         self.warm_start(state)
-        with self.context.naming_behavior():
-            self._likelihood.load_state_dict(state["optimizer"])
-            self._examples.load_state_dict(state["gathered"])
-            self._held_out.load_state_dict(state["held_out"])
-        restore_random(self._random, state["random"])
-        self.step, self.version = int(state["step"]), int(state["version"])
+        super().load_state_dict(state)
         self._waiting = int(state["waiting"])
 
     def parameter_counts(self) -> Mapping[str, int]:
         """Return the number of the actor's parameters."""
-        return {"actor": self._actor.values.numel()}
-
-    def warm_state(self) -> dict[str, Any]:
-        """Return the weights and the normaliser's state."""
-        return {"weights": self._actor.state_dict(), "normalizer": self._intake.normalizer_state()}
-
-    def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from another run's `warm_state()`."""
-        with self.context.naming_behavior():
-            self._intake.load_normalizer(state["normalizer"])
-            self._actor.load(state["weights"])
-
-    def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy's actor and normaliser."""
-        with self.context.naming_behavior():
-            self._actor.module.load_acting(tensors)
-            self._intake.load_exported_normalizer(tensors)
-
-    def policy(self) -> PolicyUpdate:
-        """Return a policy with the actor's weights and the normaliser's state."""
-        return self._intake.policy(self, self._actor.module.acting_views(self._actor.parameters), self._layout)
+        return {"actor": self._network.values.numel()}
 
     def _warn(self) -> None:
         """Warn once if episodes should be held out, but either no episode or every episode is held out."""

@@ -91,7 +91,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         else:
             learned = self._update.learn(unrolls, coefficients, self.step)
             if self._cloning is not None:
-                self._clone()
+                self._report(self._cloning.update(self.step))
         if signals.others:
             signals.learn(torch.arange(unrolls.all_rows))
         statistics, values, targets = learned.statistics, learned.values, learned.targets

@@ -1,4 +1,4 @@
-"""The first and the last processing step of every built-in trainer.
+"""What all built-in trainers share: a base class, and the first and the last processing step.
 
 The first step encodes a batch's observations, rejects bad numbers, and normalises. The last step makes a policy from
 the actor's weights and the normaliser's state. Reward signals and imitation take rows as `Transitions`, regardless of
@@ -7,14 +7,16 @@ which buffer the rows come from.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.config.hyperparameters import Hyperparameters
 from headrace.queues.messages import Array, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import NotFiniteError, StageError
@@ -25,10 +27,25 @@ from headrace.stages.policy.design import (
     Layout,
     PolicyDesign,
     design_of,
+    policy_layout,
 )
+from headrace.stages.policy.network.body import without_normalizer
+from headrace.stages.policy.network.flat_parameters import FlatVectors, write_named
 from headrace.stages.policy.network.layers import Inputs, host_copies
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
-from headrace.stages.trainer.protocol import Trainer, TrainerContext
+from headrace.stages.trainer.protocol import (
+    LEARNING_RATE_FLOOR,
+    Schedule,
+    Trainer,
+    TrainerContext,
+    new_random,
+    random_state,
+    restore_random,
+)
+
+log = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings", bound=Hyperparameters)
 
 EXPORTED_STEPS = 100_000
 """Number of observations that an exported policy's normaliser is assumed to have seen, because the export does not
@@ -63,6 +80,96 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
             "environment.action_bounds"
         )
     return replace(design_of(context.spec, context.settings, context.folder), products=context.products)
+
+
+class BuiltInTrainer(Trainer, Generic[Settings]):
+    """The base class of all built-in trainers: settings, random draws, state, statistics, and the policy.
+
+    A subclass's constructor sets the attributes that are only declared here.
+
+    Raises:
+        StageError: if the behaviour's actions or settings do not suit a built-in trainer; see `policy_design`.
+    """
+
+    hyperparameters: ClassVar[type[Any]]
+    """Pydantic model that validates this trainer's hyperparameters."""
+
+    step = 0
+    """Number of agent steps added so far."""
+    version = 0
+    """Number of calls to `learn` so far."""
+
+    _intake: ObservationPreprocessor
+    _network: FlatVectors
+    """All weights that a new run can start from."""
+    _acting_views: Mapping[str, Tensor]
+    """Views of the actor's parameters, keyed by their names in `PolicyUpdate.layout`."""
+    _parts: dict[str, Any]
+    """The objects whose states a checkpoint holds, keyed by their names in it; None for a part that is switched off."""
+
+    def __init__(self, context: TrainerContext) -> None:
+        super().__init__(context)
+        self._design = policy_design(context)
+        self._layout = policy_layout(self._design)
+        self._random = new_random(context.seed)
+        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
+        self._hyperparameters: Settings = self.hyperparameters.model_validate(context.settings.hyperparameters)
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Set the value, with effect from the next update."""
+        self._hyperparameters = self._hyperparameters.with_value(name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, random state, and the states of all parts."""
+        parts = {name: None if part is None else part.state_dict() for name, part in self._parts.items()}
+        return {"step": self.step, "version": self.version, "random": random_state(self._random), **parts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`."""
+        if "cloning" in self._parts:
+            now, then = self._parts["cloning"] is not None, state["cloning"] is not None
+            self._warn_of_switch("behavioral_cloning", now=now, then=then)
+        with self.context.naming_behavior():
+            for name, part in self._parts.items():
+                if part is not None and state[name] is not None:
+                    part.load_state_dict(state[name])
+        restore_random(self._random, state["random"])
+        self.step, self.version = int(state["step"]), int(state["version"])
+
+    def warm_state(self) -> dict[str, Any]:
+        """Return all weights and the normaliser's state."""
+        return {"weights": self._network.state_dict(), "normalizer": self._intake.normalizer_state()}
+
+    def warm_start(self, state: Mapping[str, Any]) -> None:
+        """Start from another run's `warm_state()`."""
+        with self.context.naming_behavior():
+            self._intake.load_normalizer(state.get("normalizer"))
+            self._network.load(state["weights"])
+
+    def take_weights(self, tensors: Mapping[str, Any]) -> None:
+        """Start from an exported policy's actor and normaliser. A critic does not change."""
+        with self.context.naming_behavior():
+            write_named(self._acting_views, without_normalizer(tensors), "policy")
+            self._intake.load_exported_normalizer(tensors)
+
+    def policy(self) -> PolicyUpdate:
+        """Return a policy with the actor's weights and the normaliser's state."""
+        return self._intake.policy(self, self._acting_views, self._layout)
+
+    def _learning_rate(self) -> float:
+        """Return the scheduled learning rate at the current step."""
+        h: Any = self._hyperparameters
+        steps = self.context.settings.max_steps
+        return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
+
+    def _report(self, statistics: Mapping[str, float]) -> None:
+        for name, value in statistics.items():
+            self.context.statistics.add(self.context.behavior, name, value)
+
+    def _warn_of_switch(self, setting: str, *, now: bool, then: bool) -> None:
+        if now != then:
+            words = ("off", "on")[now], ("off", "on")[then]
+            log.warning("%s: %s is now %s; it was %s until this checkpoint", self.context.behavior, setting, *words)
 
 
 class ObservationPreprocessor:

@@ -77,14 +77,9 @@ class POCATrainer(PPOTrainer):
         return 2 * self._design.memory_size  # for the value, and for the baseline
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of `OnPolicyTrainer`, and the size of the largest group."""
-        state = {**super().state_dict(), _LARGEST: self._largest}
+        """Return the state of `OnPolicyTrainer`, with groups renumbered."""
+        state = super().state_dict()
         return {**state, "buffer": renumbered(state["buffer"])} if self._buffer.grouped else state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`; see `OnPolicyTrainer`."""
-        super().load_state_dict(state)
-        self._largest = int(state[_LARGEST])
 
     def warm_state(self) -> dict[str, Any]:
         """Return actor, critic, normaliser, and the size of the largest group."""

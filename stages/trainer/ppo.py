@@ -82,7 +82,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         super().__init__(context)
         self._critic_memories: AgentTable | None = None
         if size := self._critic_memory_size:
-            self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32")
+            self._critic_memories = self._parts["critic_memories"] = AgentTable(size, "float32")
 
     @property
     def _critic_memory_size(self) -> int:
@@ -107,7 +107,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         after_each = self._signals.learn if self._signals.others else None
         statistics = update.run(prepared.rollout, coefficients, self._random, self.step, after_each)
         if self._cloning is not None:
-            self._clone()
+            self._report(self._cloning.update(self.step))
         memories, after, chains = self._critic_memories, prepared.values.memories_after, buffer.chains
         if memories is not None and after is not None and chains is not None:
             last, trajectories = chains.latest, buffer.trajectories

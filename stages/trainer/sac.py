@@ -5,8 +5,8 @@ Actor" (with a value network), and "Soft Actor-Critic Algorithms and Application
 actions, Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". If there are several branches, they are
 averaged, as in ML-Agents. docs/differences.md lists the differences from ML-Agents.
 
-In an update, `replay.replay_memory` draws rows, `replay.minibatch` converts them to network inputs, and `SACUpdate`
-takes a gradient step on the losses, with autograd. By default, `headrace.stages.trainer.fast` replaces the update by a
+In an update, `replay.replay_memory` draws rows and converts them to network inputs, and `SACUpdate` takes a gradient
+step on the losses, with autograd. By default, `headrace.stages.trainer.fast` replaces the update by a
 subclass that computes the same numbers faster.
 
 Axis letters: B rows, S reward signals, C continuous actions, K discrete branches with A choices in total (A = 1 if
@@ -32,56 +32,46 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace.config import SACHyperparameters
-from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork, NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
+from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import ObservationPreprocessor, policy_design, with_group_rewards
-from headrace.stages.trainer.protocol import (
-    LEARNING_RATE_FLOOR,
-    SINGLE_TRAINER,
-    Replicas,
-    ReplicaSlice,
-    Schedule,
-    Trainer,
-    TrainerContext,
-    new_random,
-    random_state,
-    restore_random,
-)
+from headrace.stages.trainer.intake import BuiltInTrainer, ObservationPreprocessor, with_group_rewards
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
 from headrace.stages.trainer.replay.hindsight import HindsightMemory
-from headrace.stages.trainer.replay.minibatch import (
-    LOSSES,
-    EpisodeRewards,
-    MinibatchMaker,
-    ReplayMinibatch,
-    UpdateMeasures,
-    part_of,
-    statistics_of,
-)
 from headrace.stages.trainer.replay.pace import UpdatePace, UpdateRatio
 from headrace.stages.trainer.replay.replay_memory import (
+    LOSSES,
+    MinibatchMaker,
     ReplayedRows,
     ReplayFileError,
     ReplayMemory,
+    ReplayMinibatch,
+    UpdateMeasures,
+    as_replayed,
+    part_of,
     read_replay,
     replayed_columns,
+    statistics_of,
     write_replay,
 )
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
-from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
+from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, Signals
 
 Network = TypeVar("Network", bound=nn.Module)
 _CALLS_PER_NORM = 8
 """Gradient norms are measured in one out of this many calls to `learn`, because there may be a call every few steps."""
+_REWARDED_ROWS = 1024
+"""Number of rows whose rewards are computed in one pass, because observations may be images."""
 
 
-class SACTrainer(Trainer):
+class SACTrainer(BuiltInTrainer[SACHyperparameters]):
     """Learns one behaviour from a replay memory of its newest steps.
 
     Raises:
@@ -89,31 +79,21 @@ class SACTrainer(Trainer):
             an observation has no suitable encoder, or the demonstrations do not fit.
     """
 
+    hyperparameters = SACHyperparameters
     squashed = True
     off_policy = True
 
-    step = 0
-    """Number of agent steps added so far."""
-    version = 0
-    """Number of calls to `learn` so far."""
-
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        settings, spec = context.settings, context.spec
-        self._design = policy_design(context)
-        self._layout = policy_layout(self._design)
-        self._random = new_random(context.seed)
-        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
-        self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
+        settings, spec, h = context.settings, context.spec, self._hyperparameters
         check_actions(context.behavior, spec.actions, h.target_entropy)
-        self._signals = make_signals(context)
-        self._scale = reward_scale(self._signals, h)
-        ends = [float(not signal.ignores_termination) for signal in self._signals]
-        beyond = 0.0 in ends or h.hindsight is not None  # hindsight needs the goal achieved by the last step
+        self._signals = signals = Signals(context, h)
+        # Hindsight needs the goal that the last step achieved.
+        beyond = bool(signals.ignore_termination.any()) or h.hindsight is not None
         self._intake = ObservationPreprocessor(spec, settings.network_settings.normalize, beyond_termination=beyond)
-        if not self._signals:
+        if not signals.names:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
-        networks = SACNetworks.drawn(self._design, h, len(self._signals), self._random, context.device)
+        networks = SACNetworks.drawn(self._design, h, len(signals.names), self._random, context.device)
         update = SACUpdate(networks, self._design, h, context.replicas)
         self._update: SACUpdate = context.accelerate(update, context, self._design)
         self.threads_sleep = self._update.threads_sleep
@@ -124,14 +104,12 @@ class SACTrainer(Trainer):
         self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
         """The replay buffer if it is in shards in separate hosts, else None. If set, await `prepare` before `learn`."""
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
-        self._episode_rewards = EpisodeRewards(self._signals, self._maker)
-        self._learning = [signal for signal in self._signals if type(signal).learn is not RewardSignal.learn]
+        self._learning = [signal for signal in signals.signals if type(signal).learn is not RewardSignal.learn]
         """The signals that learn, which are those that override `learn`."""
-        self._observing = [signal for signal in self._signals if not isinstance(signal, Extrinsic)]
-        """The signals that may have a normaliser."""
-        self._signal_names = [signal.name for signal in self._signals]
-        self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
-        self._ends = torch.tensor(ends, device=context.device)
+        self._gammas = torch.tensor(signals.gammas, dtype=torch.float32, device=context.device)
+        self._ends = torch.tensor(~signals.ignore_termination, dtype=torch.float32, device=context.device)
+        """[S] 1 if a signal ends with the episode, 0 if its value continues beyond."""
+        self._parts = {"update": self._update, "cloning": self._cloning}
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._learned = count()  # counts the calls to `learn` that make updates
@@ -141,15 +119,14 @@ class SACTrainer(Trainer):
         if not batch.num_rows:
             return
         rows, finals = self._intake.encode(batch, self.step)
-        for signal in self._observing:
-            signal.observe(rows.vectors)
-        for name, sums in self._episode_rewards.add(batch, rows, finals, self.version).items():
-            self.context.statistics.extend(self.context.behavior, name, sums, "mean")
+        self._signals.observe(rows.vectors)
+        if self._signals.others:
+            self._report_episodes(batch, rows, finals)
         rewarded = with_group_rewards(batch)
-        if self._scale is not None:
+        if self._signals.scale is not None:
             pieces, ended = rewarded.trajectories, rewarded.terminated | rewarded.truncated
             agents, episodes = pieces["agent_ids"], pieces["episode_ids"]
-            self._scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
+            self._signals.scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
         self._memory.add(rewarded, rows, finals)
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
@@ -189,43 +166,28 @@ class SACTrainer(Trainer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizers, normaliser, signals, counters and random state, but not the replay memory."""
+        signals = self._signals.state_dict()
         return {
-            "step": self.step,
-            "version": self.version,
-            "unlearned": self._unlearned,
+            **super().state_dict(),
             **self._pace.state_dict(),
-            "update": self._update.state_dict(),
+            "unlearned": self._unlearned,
             "normalizer": self._intake.normalizer_state(),
-            "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "episode_rewards": self._episode_rewards.sums.state_dict(),
-            "reward_scale": None if self._scale is None else self._scale.state_dict(),
-            "cloning": None if self._cloning is None else self._cloning.state_dict(),
-            "random": random_state(self._random),
+            "signals": signals["signals"],
+            "episode_rewards": signals["sums"],
+            "reward_scale": signals["scale"],
         }
 
     def use_threads(self, threads: int) -> None:
         """Use this number of threads for learning from now on."""
         self._update.use_threads(threads)
 
-    def set_hyperparameter(self, name: str, value: float) -> None:
-        """Set the value, with effect from the next update."""
-        self._hyperparameters = self._hyperparameters.with_value(name, value)
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`. The replay memory is then empty; `load_bulk` fills it."""
+        sums, scale = state["episode_rewards"], state["reward_scale"]
         with self.context.naming_behavior():
-            self._check_parts(state)
+            self._signals.load_state_dict({"signals": state["signals"], "sums": sums, "scale": scale})
             self._intake.load_normalizer(state["normalizer"])
-            self._update.load_state_dict(state["update"])
-            for signal in self._signals:
-                signal.load_state_dict(state["signals"][signal.name])
-            self._episode_rewards.sums.load_state_dict(state["episode_rewards"])
-            if self._scale is not None and (scale := state.get("reward_scale")) is not None:
-                self._scale.load_state_dict(scale)
-            if self._cloning is not None:
-                self._cloning.load_state_dict(state["cloning"])
-        restore_random(self._random, state["random"])
-        self.step, self.version = int(state["step"]), int(state["version"])
+        super().load_state_dict(state)
         self._unlearned = int(state["unlearned"])
         self._pace.load_state_dict(state, self.step)
         self._memory.clear()
@@ -253,28 +215,20 @@ class SACTrainer(Trainer):
 
     def parameter_counts(self) -> Mapping[str, int]:
         """Return the numbers of parameters of the actor, the critics and their target networks."""
-        return self._update.parameter_counts()
+        update = self._update
+        modules = {"actor": update.actor.module, **dict(update.critics.module.named_children())}
+        counts = {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
+        return {**counts, "targets": update.target.values.numel()}
 
     def warm_state(self) -> dict[str, Any]:
         """Return all networks and the normaliser."""
-        normalizer = self._intake.normalizer_state()
-        return {"networks": self._update.weights(), **({} if normalizer is None else {"normalizer": normalizer})}
+        return {"networks": self._update.weights(), "normalizer": self._intake.normalizer_state()}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
         """Start from another run's `warm_state()`."""
         with self.context.naming_behavior():
             self._intake.load_normalizer(state.get("normalizer"))
             self._update.load_weights(state["networks"])
-
-    def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy's actor and normaliser."""
-        with self.context.naming_behavior():
-            self._update.actor.module.load_acting(tensors)
-            self._intake.load_exported_normalizer(tensors)
-
-    def policy(self) -> PolicyUpdate:
-        """Return a policy with the actor's weights and the normaliser's state."""
-        return self._intake.policy(self, self._acting_views, self._layout)
 
     def _make_memory(self) -> ReplayMemory | ShardedReplay:
         spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory
@@ -308,8 +262,7 @@ class SACTrainer(Trainer):
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.is_due(ratio)
 
     def _learn_policy(self) -> None:
-        h, steps = self._hyperparameters, self.context.settings.max_steps
-        learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
+        learning_rate = self._learning_rate()
         found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
         norms, cloned = list[float](), list[Mapping[str, float]]()
         while self._is_due(self._pace.of_policy):
@@ -334,7 +287,7 @@ class SACTrainer(Trainer):
         continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         statistics["Policy/Continuous Entropy Coeff"] = continuous
         statistics["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
-        self._report(statistics | statistics_of(found, norms, self._signal_names, self.context.replicas, parts))
+        self._report(statistics | statistics_of(found, norms, self._signals.names, self.context.replicas, parts))
         for of_cloning in cloned:
             self._report(of_cloning)
 
@@ -350,12 +303,12 @@ class SACTrainer(Trainer):
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
         rewards = list[NDArray[np.float32]]()
-        for signal in self._signals:
+        for signal in self._signals.signals:
             if type(signal) is Extrinsic:
                 # These rewards are finite, and on the host; reading them from a GPU would wait for its last step.
                 of_signal = replayed.columns["rewards"]
-                if self._scale is not None:
-                    of_signal = self._scale.apply(of_signal).astype(np.float32)
+                if self._signals.scale is not None:
+                    of_signal = self._signals.scale.apply(of_signal).astype(np.float32)
             else:
                 of_signal = signal.rewards(transitions)
             rewards.append(of_signal * np.float32(signal.strength))
@@ -380,28 +333,29 @@ class SACTrainer(Trainer):
         for signal in self._learning:
             self._report(signal.learn(transitions))
 
+    def _report_episodes(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
+        """Report the sums of the signals' rewards, except the environment's, over the episodes that end in a batch.
+
+        Learning does not depend on these rewards: an update recomputes the rewards of the rows that it draws.
+        """
+        others = [self._signals.signals[at] for at in self._signals.others]
+        whole, rewards = as_replayed(batch, rows, finals), np.empty((batch.num_rows, len(others)))
+        for start in range(0, batch.num_rows, _REWARDED_ROWS):
+            block = slice(start, start + _REWARDED_ROWS)
+            transitions = self._maker.transitions(whole.part(block))
+            for column, signal in enumerate(others):
+                rewards[block, column] = signal.rewards(transitions) * signal.strength
+        ended = batch.terminated | batch.truncated
+        self._signals.report_episodes(batch.trajectories, ended, rewards, self.version)
+
     def _sample(self) -> ReplayedRows:
         memory = self._memory
         sequences = isinstance(memory, ReplayMemory) and memory.sequence_length
         sample = memory.sample_sequences if isinstance(memory, ReplayMemory) and sequences else memory.sample
         return sample(self._hyperparameters.batch_size, self._random)
 
-    def _report(self, statistics: Mapping[str, float]) -> None:
-        for name, value in statistics.items():
-            self.context.statistics.add(self.context.behavior, name, value)
-
     def _replay_path(self, folder: Path) -> Path:  # a checkpoint's folder holds the files of all behaviours
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
-
-    def _check_parts(self, state: Mapping[str, Any]) -> None:
-        """Reject a state that differs from the trainer in its reward signals, or in whether it has cloning."""
-        found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
-        if found != expected:
-            made_with = ", ".join(found)
-            raise StageError(f"reward_signals are {', '.join(expected)}, but the saved state was made with {made_with}")
-        if (self._cloning is None) != (state["cloning"] is None):
-            now, then = ("off", "on") if self._cloning is None else ("on", "off")
-            raise StageError(f"behavioral_cloning is {now}, but the saved state was made with it {then}")
 
 
 DISCRETE_TARGET = 0.2
@@ -681,15 +635,6 @@ class SACUpdate:
         """Return True if all weights are finite."""
         # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and fast to compute.
         return bool(torch.stack([flat.values.sum() for flat in self._groups.values()]).isfinite().all())
-
-    def parameter_counts(self) -> dict[str, int]:
-        """Return the number of parameters of each network."""
-
-        def size(module: torch.nn.Module) -> int:
-            return sum(parameter.numel() for parameter in module.parameters())
-
-        critics = {name: size(critic) for name, critic in self.critics.module.named_children()}
-        return {"actor": size(self.actor.module), **critics, "targets": self.target.values.numel()}
 
     def weights(self) -> dict[str, Any]:
         """Return host copies of all weights, keyed by network and parameter name."""

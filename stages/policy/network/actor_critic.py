@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import FROM_UNITS, PolicyDesign
-from headrace.stages.policy.network.body import LOGITS_GAIN, MU_GAIN, ActorNetwork, NetworkBody, without_normalizer
-from headrace.stages.policy.network.flat_parameters import FlatVectors, seeded, write_named
+from headrace.stages.policy.network.body import LOGITS_GAIN, MU_GAIN, ActorNetwork, NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatVectors, seeded
 from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import (
     ACTION_GAIN,
@@ -89,15 +89,6 @@ class TrainedActor(FlatVectors):
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return host copies of the `acting_views`."""
         return host_copies(self.acting_views)
-
-    def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load only the acting part, as returned by `acting_tensors`; the normaliser's tensors are ignored.
-
-        Raises:
-            StageError: if a tensor is missing or unknown, or has the wrong shape; the message names it, and nothing is
-                changed.
-        """
-        write_named(self.acting_views, without_normalizer(tensors), "policy")
 
 
 class ActorCritic(TrainedActor):

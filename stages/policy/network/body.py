@@ -32,7 +32,7 @@ from headrace.stages.policy.network.layers import (
     linear,
 )
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.policy.state_noise import EPSILON
+from headrace.stages.policy.sampling import GSDE_EPSILON
 
 
 class KindEncoder(Protocol):
@@ -337,15 +337,15 @@ class ActorNetwork(nn.Module):
         outputs: Tensor = self.action(encoding)
         if self._gsde is None or self.log_sigma is None:
             return outputs
-        # Gives gSDE the same spreads as `stages/policy/state_noise.py`.
+        # Gives gSDE the same spreads as `stages/policy/sampling.py`.
         log_sigma, sigma = self.log_sigma, self.log_sigma.exp()
         if self._gsde.use_expln:
-            above = (log_sigma.clamp(min=0.0) + EPSILON).log1p() + 1.0
+            above = (log_sigma.clamp(min=0.0) + GSDE_EPSILON).log1p() + 1.0
             sigma = torch.where(log_sigma > 0, above, log_sigma.clamp(max=0.0).exp())
         seen, c, limit = encoding if self._learns_by_noise else encoding.detach(), self._continuous, self._mean_limit
         variances = seen.square() @ sigma.square().expand(-1, c)
         means = outputs[:, :c].clamp(-limit, limit) if limit else outputs[:, :c]
-        return torch.cat([means, 0.5 * (variances + EPSILON).log(), outputs[:, c:]], dim=1)
+        return torch.cat([means, 0.5 * (variances + GSDE_EPSILON).log(), outputs[:, c:]], dim=1)
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of all parameters except the normaliser's, with names and shapes as in `PolicyUpdate.layout`.

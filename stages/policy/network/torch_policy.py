@@ -28,8 +28,7 @@ from headrace.stages.policy.network.body import untrained_actor
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
-from headrace.stages.policy.sampling import ActionSampler, check_heads
-from headrace.stages.policy.state_noise import noise_size
+from headrace.stages.policy.sampling import ActionSampler, check_heads, noise_size
 
 
 class TorchPolicy:

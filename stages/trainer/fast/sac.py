@@ -40,7 +40,7 @@ from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 from headrace.stages.trainer.fast.cuda_graphs import CapturedStep, CudaGraphs, copied
 from headrace.stages.trainer.fast.perceptrons import Head, Numbers, mean_of
-from headrace.stages.trainer.replay.minibatch import UpdateMeasures
+from headrace.stages.trainer.replay.replay_memory import UpdateMeasures
 from headrace.stages.trainer.sac import SACUpdate, StepInputs
 
 Half = TypeVar("Half")

@@ -6,7 +6,6 @@ reward signals, the buffer, and recursions over its trajectories.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -22,46 +21,31 @@ from torch import Tensor
 from headrace.config import ImpalaHyperparameters, MemorySettings, OnPolicyHyperparameters
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.columns import GROUP_ROW_COLUMNS, GROUP_TRAJECTORY_COLUMNS, Column, action_columns, memory_column
-from headrace.queues.messages import Array, Columns, PolicyUpdate, TrajectoryBatch
+from headrace.queues.messages import Array, Columns, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import policy_layout, require_columns
+from headrace.stages.policy.design import require_columns
 from headrace.stages.policy.network.layers import Inputs, gathered, to_device
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import (
+    BuiltInTrainer,
     ObservationPreprocessor,
     Transitions,
     drawn_actions,
-    policy_design,
     with_group_rewards,
 )
-from headrace.stages.trainer.protocol import (
-    BETA_FLOOR,
-    EPSILON_FLOOR,
-    LEARNING_RATE_FLOOR,
-    Schedule,
-    Trainer,
-    TrainerContext,
-    new_random,
-    random_state,
-    restore_random,
-)
-from headrace.stages.trainer.rewards import make_signals, reward_scale
-from headrace.stages.trainer.rewards.signal import Extrinsic
+from headrace.stages.trainer.protocol import BETA_FLOOR, EPSILON_FLOOR, Schedule, TrainerContext
+from headrace.stages.trainer.rewards.signal import Signals
 from headrace.stages.trainer.trajectories import (
-    AgentTable,
     Chains,
-    add_to_episodes,
     cut_every,
     moments_within,
     rows_within,
     split,
 )
-
-log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 Settings = TypeVar("Settings", OnPolicyHyperparameters, ImpalaHyperparameters)
@@ -87,7 +71,7 @@ class Coefficients:
     """Clip range; 0 for an algorithm without clipping."""
 
 
-class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
+class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
     """Collects the trajectories of one behaviour, and learns from `rows_per_update` rows at a time.
 
     Raises:
@@ -95,15 +79,9 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             demonstrations are unusable.
     """
 
-    hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
-    """Pydantic model that validates this trainer's hyperparameters."""
     follows_groups: ClassVar[bool] = False
     """True if the buffer keeps each group's members; otherwise, the group's reward is added to each member's own."""
 
-    step = 0
-    """Number of agent steps added so far."""
-    version = 0
-    """Number of calls to `learn` so far."""
     rows_per_update = 0
     """Number of rows that an update learns from: `buffer_size`, or for IMPALA the number of fresh rows."""
 
@@ -111,18 +89,13 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         super().__init__(context)
         settings, spec = context.settings, context.spec
         self._spec = spec
-        self._design = policy_design(context)
         self.squashed = self._design.squashed
-        self._layout = policy_layout(self._design)
         self._asked_columns = self._design.asked_columns
-        self._random = new_random(context.seed)
-        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
-        self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
         self.rows_per_update = self._hyperparameters.rows_per_update
         self._entropies = self._count_entropies()
         """Factor on the mean entropy of continuous actions: their number if entropies are summed, else 1."""
         self._memory = settings.network_settings.memory
-        self._signals = Signals(context, self._hyperparameters)
+        self._signals = BufferSignals(context, self._hyperparameters)
         self._intake = ObservationPreprocessor(
             spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any())
         )
@@ -134,13 +107,13 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             self._images = np.flatnonzero(pixels).tolist()
         self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
-        self._network = network
+        self._network, self._acting_views = network, network.acting_views
         actor = ClonedActor(self._design, self._update.heads, network)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
-        self._kept: dict[str, AgentTable] = {}
-        """Tables of values for agents in the middle of an episode, keyed by their names in checkpoints."""
+        self._parts = {"optimizer": self._update, "signals": self._signals, "cloning": self._cloning}
+        self._parts["buffer"] = self._buffer
 
     @property
     def corrects_age(self) -> bool:
@@ -182,78 +155,22 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         if self._signals.others:
             self._signals.report(self._buffer, rewards, self.version)
         self._buffer.clear()
-        for name, value in statistics.items():
-            self.context.statistics.add(self.context.behavior, name, value)
+        self._report(statistics)
         return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimizer, normaliser, signals, counters, random state, and the rows in the buffer."""
-        return {
-            "step": self.step,
-            "version": self.version,
-            "weights": self._network.state_dict(),
-            "optimizer": self._update.state_dict(),
-            "normalizer": self._intake.normalizer_state(),
-            "signals": self._signals.state_dict(),
-            "cloning": None if self._cloning is None else self._cloning.state_dict(),
-            "random": random_state(self._random),
-            "buffer": self._buffer.state_dict(),
-            **{name: table.state_dict() for name, table in self._kept.items()},
-        }
-
-    def set_hyperparameter(self, name: str, value: float) -> None:
-        """Set the value, with effect from the next update."""
-        self._hyperparameters = self._hyperparameters.with_value(name, value)
+        return {**super().state_dict(), **self.warm_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
-        self._warn_of_switch("behavioral_cloning", now=self._cloning is not None, then=state["cloning"] is not None)
-        with self.context.naming_behavior():
-            self._network.load(state["weights"])
-            self._update.load_state_dict(state["optimizer"])
-            self._intake.load_normalizer(state["normalizer"])
-            self._signals.load_state_dict(state["signals"])
-            if self._cloning is not None and state["cloning"] is not None:
-                self._cloning.load_state_dict(state["cloning"])
-            self._buffer.load_state_dict(state["buffer"])
-            for name, table in self._kept.items():
-                if state.get(name) is not None:
-                    table.load_state_dict(state[name])
-        restore_random(self._random, state["random"])
-        self.step = int(state["step"])
-        self.version = int(state["version"])
-
-    def _warn_of_switch(self, setting: str, *, now: bool, then: bool) -> None:
-        if now != then:
-            words = ("off", "on")[now], ("off", "on")[then]
-            log.warning("%s: %s is now %s; it was %s until this checkpoint", self.context.behavior, setting, *words)
+        self.warm_start(state)
+        super().load_state_dict(state)
 
     def parameter_counts(self) -> Mapping[str, int]:
         """Return the numbers of parameters of actor and critic; shared layers count towards the actor."""
-        acting = int(self._network.acting.sum())
+        acting = int(self._update.network.acting.sum())
         return {"actor": acting, "critic": self._network.values.numel() - acting}
-
-    def warm_state(self) -> dict[str, Any]:
-        """Return actor, critic and normaliser."""
-        state: dict[str, Any] = {"weights": self._network.state_dict()}
-        normalizer = self._intake.normalizer_state()
-        return state if normalizer is None else {**state, "normalizer": normalizer}
-
-    def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from another run's `warm_state()`."""
-        with self.context.naming_behavior():
-            self._network.load(state["weights"])
-            self._intake.load_normalizer(state.get("normalizer"))
-
-    def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy's actor and normaliser. The critic does not change."""
-        with self.context.naming_behavior():
-            self._network.load_acting(tensors)
-            self._intake.load_exported_normalizer(tensors)
-
-    def policy(self) -> PolicyUpdate:
-        """Return a policy with the actor's weights and the normaliser's state."""
-        return self._intake.policy(self, self._network.acting_views, self._layout)
 
     @abstractmethod
     def _make_update(self) -> Update:
@@ -292,7 +209,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         if not isinstance(h, ImpalaHyperparameters):
             epsilon = Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self.step)
         return Coefficients(
-            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step),
+            self._learning_rate(),
             Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step) * self._entropies,
             epsilon,
         )
@@ -315,12 +232,6 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         previous = None if previous_actions is None else to_device(torch.from_numpy(previous_actions), device)
         return Inputs(to_device(torch.from_numpy(vectors), device), tuple(others), previous)
 
-    def _clone(self) -> None:
-        """Run one update's cloning passes over the demonstrations."""
-        assert self._cloning is not None, "called only if there are any"
-        for name, loss in self._cloning.update(self.step).items():
-            self.context.statistics.add(self.context.behavior, name, loss)
-
 
 def rows_per_pass(spec: BehaviorSpec) -> int:
     """Return the number of a behaviour's rows to evaluate in one forward pass without gradients."""
@@ -332,52 +243,21 @@ def rows_per_pass(spec: BehaviorSpec) -> int:
 # The reward signals, applied to a full buffer. Axis letters: N rows of K trajectories; S reward signals.
 
 
-class Signals:
-    """A behaviour's S reward signals, in the order of its settings.
+class BufferSignals(Signals):
+    """A behaviour's S reward signals, applied to an on-policy trainer's buffer.
 
     If the environment's reward is the only signal, the other signals' work is skipped.
-
-    Args:
-        context: the trainer's context.
-        hyperparameters: the trainer's hyperparameters. They are a separate argument because, for a subclass named as
-            `module:Class`, the context has them only as plain data.
-
-    Attributes:
-        names: [S] the signals' names.
-        gammas: [S] the signals' discounts.
-        strengths: [S] the factors on the signals' rewards.
-        ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
-        others: the indices of all signals except the environment's reward.
-        sums: for each agent in the middle of an episode, the sums of rewards so far from all signals except the
-            environment's; None if there are no other signals.
-
-    Raises:
-        StageError: if a signal can't be made.
     """
 
     def __init__(self, context: TrainerContext, hyperparameters: object) -> None:
-        self._context = context
-        self._signals = make_signals(context)
-        self.names = [signal.name for signal in self._signals]
-        self.gammas = np.array([signal.gamma for signal in self._signals])
-        self.strengths = np.array([signal.strength for signal in self._signals])
-        self.ignore_termination: NDArray[np.bool_] = np.array([signal.ignores_termination for signal in self._signals])
-        self.others = [at for at, signal in enumerate(self._signals) if not isinstance(signal, Extrinsic)]
-        self.sums = AgentTable(len(self.others), "float64") if self.others else None
+        super().__init__(context, hyperparameters)
         self._losses: dict[str, list[float]] = {}
         self._transitions: BufferTransitions | None = None
-        self.scale = reward_scale(self._signals, hyperparameters)
-        """Scales the environment's rewards; None if they are not scaled."""
 
     @property
     def follows_agents(self) -> bool:
         """True if the signals need each agent's data from its earlier trajectories."""
         return self.sums is not None or self.scale is not None
-
-    def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
-        for at in self.others:
-            self._signals[at].observe(vectors)
 
     def rewards(
         self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, update: int, fresh: RolloutBuffer | None = None
@@ -407,7 +287,7 @@ class Signals:
             rows = np.arange(start, min(start + block, len(rewards)))
             some = self._transitions.take(rows)
             for at in self.others:
-                rewards[rows, at] = self._signals[at].rewards(some) * self.strengths[at]
+                rewards[rows, at] = self.signals[at].rewards(some) * self.strengths[at]
         return rewards
 
     def learn(self, rows: Tensor) -> None:
@@ -415,7 +295,7 @@ class Signals:
         assert self._transitions is not None, "only called if there are other signals"
         some = self._transitions.take(rows.numpy())
         for at in self.others:
-            for name, loss in self._signals[at].learn(some).items():
+            for name, loss in self.signals[at].learn(some).items():
                 self._losses.setdefault(name, []).append(loss)
 
     def report(self, buffer: RolloutBuffer, rewards: Floats, update: int) -> None:
@@ -426,24 +306,9 @@ class Signals:
             rewards: [N, S] the rewards of these rows.
             update: the update's number, ascending.
         """
-        assert self.sums is not None, "only called if there are other signals"
-        add, extend, behavior = self._context.statistics.add, self._context.statistics.extend, self._context.behavior
         for name, losses in self._losses.items():
-            add(behavior, name, float(np.mean(losses)))
-        trajectories = buffer.trajectories
-        lengths = trajectories["lengths"]
-        finished = add_to_episodes(
-            self.sums,
-            trajectories["agent_ids"],
-            trajectories["episode_ids"],
-            buffer.ended,
-            np.add.reduceat(rewards[:, self.others], np.cumsum(lengths) - lengths),
-            update,
-            buffer.chains,
-        )
-        for column, at in enumerate(self.others):
-            if len(finished):
-                extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
+            self._context.statistics.add(self._context.behavior, name, float(np.mean(losses)))
+        self.report_episodes(buffer.trajectories, buffer.ended, rewards[:, self.others], update, buffer.chains)
 
     def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
         """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S].
@@ -459,33 +324,6 @@ class Signals:
             if spread[at] > 0 and isfinite(unexplained[at] / spread[at]):
                 statistics[f"Policy/{name.capitalize()} Explained Variance"] = float(1.0 - unexplained[at] / spread[at])
         return statistics
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the signals' states, keyed by name, and the running sums."""
-        return {
-            "signals": {signal.name: signal.state_dict() for signal in self._signals},
-            "sums": None if self.sums is None else self.sums.state_dict(),
-            "scale": None if self.scale is None else self.scale.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict()`.
-
-        Raises:
-            StageError: if the state belongs to different signals or networks; the message names the tensor.
-        """
-        found = state["signals"]
-        if set(found) != set(self.names):
-            raise StageError(
-                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, but the configuration has "
-                f"{', '.join(sorted(self.names))}; a resumed run needs the same signals"
-            )
-        for signal in self._signals:
-            signal.load_state_dict(found[signal.name])
-        if self.sums is not None:
-            self.sums.load_state_dict(state["sums"])
-        if self.scale is not None and (scale := state.get("scale")) is not None:
-            self.scale.load_state_dict(scale)
 
 
 class BufferTransitions:

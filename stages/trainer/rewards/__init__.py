@@ -4,6 +4,6 @@
 """
 
 from headrace.stages.trainer.intake import Transitions
-from headrace.stages.trainer.rewards.signal import RewardSignal, make_signals, reward_scale
+from headrace.stages.trainer.rewards.signal import RewardSignal, make_signals
 
-__all__ = ["RewardSignal", "Transitions", "make_signals", "reward_scale"]
+__all__ = ["RewardSignal", "Transitions", "make_signals"]

@@ -7,7 +7,7 @@ The environment's reward is also a signal.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from headrace.stages.policy.observations import NORMALIZED_LIMIT, Normalizer, Ob
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext, new_random, random_state, restore_random
-from headrace.stages.trainer.trajectories import RewardScale
+from headrace.stages.trainer.trajectories import AgentTable, Chains, RewardScale, add_to_episodes
 
 _ROWS = 2048
 """Number of rows per forward pass when computing rewards, to limit memory for a full buffer of images."""
@@ -307,8 +307,96 @@ def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> T
     return torch.cat([continuous, *hot], dim=1)
 
 
-def reward_scale(signals: Sequence[RewardSignal], hyperparameters: object) -> RewardScale | None:
-    """Return the object that scales the environment's rewards; None if they are not scaled."""
-    extrinsic = [signal for signal in signals if isinstance(signal, Extrinsic)]
-    scaled = getattr(hyperparameters, "reward_normalization", False) and extrinsic
-    return RewardScale(float(extrinsic[0].gamma)) if scaled else None
+class Signals:
+    """A behaviour's S reward signals, in the order of its settings.
+
+    Args:
+        context: the trainer's context.
+        hyperparameters: the trainer's hyperparameters. They are a separate argument because, for a subclass named as
+            `module:Class`, the context has them only as plain data.
+
+    Attributes:
+        signals: [S] the signals.
+        names: [S] the signals' names.
+        gammas: [S] the signals' discounts.
+        strengths: [S] the factors on the signals' rewards.
+        ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
+        others: the indices of all signals except the environment's reward.
+        sums: for each agent in the middle of an episode, the sums of rewards so far from all signals except the
+            environment's; None if there are no other signals.
+        scale: scales the environment's rewards; None if they are not scaled.
+
+    Raises:
+        StageError: if a signal can't be made.
+    """
+
+    def __init__(self, context: TrainerContext, hyperparameters: object) -> None:
+        self._context = context
+        self.signals = make_signals(context)
+        self.names = [signal.name for signal in self.signals]
+        self.gammas = np.array([signal.gamma for signal in self.signals])
+        self.strengths = np.array([signal.strength for signal in self.signals])
+        self.ignore_termination: NDArray[np.bool_] = np.array([signal.ignores_termination for signal in self.signals])
+        self.others = [at for at, signal in enumerate(self.signals) if not isinstance(signal, Extrinsic)]
+        self.sums = AgentTable(len(self.others), "float64") if self.others else None
+        extrinsic = [signal for signal in self.signals if isinstance(signal, Extrinsic)]
+        scaled = getattr(hyperparameters, "reward_normalization", False) and extrinsic
+        self.scale = RewardScale(float(extrinsic[0].gamma)) if scaled else None
+
+    def observe(self, vectors: Array) -> None:
+        """Pass the vector observations [n, V] of new steps to all signals except the environment's reward."""
+        for at in self.others:
+            self.signals[at].observe(vectors)
+
+    def report_episodes(
+        self,
+        trajectories: Mapping[str, Array],
+        ended: NDArray[np.bool_],
+        rewards: NDArray[np.float64],
+        update: int,
+        chains: Chains | None = None,
+    ) -> None:
+        """Report the sums of rewards over the episodes that end with some of K trajectories of N rows.
+
+        Args:
+            trajectories: the columns [K] of lengths, agents and episodes.
+            ended: [K] true if the episode ends with the trajectory.
+            rewards: [N, others] the rewards of all signals except the environment's, times the signals' strengths.
+            update: the update's number, ascending.
+            chains: which trajectory continues which, if already known.
+        """
+        assert self.sums is not None, "only called if there are other signals"
+        lengths, episodes = trajectories["lengths"], (trajectories["agent_ids"], trajectories["episode_ids"])
+        amounts = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
+        finished = add_to_episodes(self.sums, *episodes, ended, amounts, update, chains)
+        for column, at in enumerate(self.others):
+            if len(finished):
+                name, sums = f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist()
+                self._context.statistics.extend(self._context.behavior, name, sums, "mean")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the signals' states, keyed by name, and the running sums."""
+        return {
+            "signals": {signal.name: signal.state_dict() for signal in self.signals},
+            "sums": None if self.sums is None else self.sums.state_dict(),
+            "scale": None if self.scale is None else self.scale.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from `state_dict()`.
+
+        Raises:
+            StageError: if the state belongs to different signals or networks; the message names signals or tensor.
+        """
+        found, expected = sorted(state["signals"]), sorted(self.names)
+        if found != expected:
+            raise StageError(
+                f"reward_signals are {', '.join(expected)}, but the saved state was made with {', '.join(found)}; a "
+                "resumed run needs the same signals"
+            )
+        for signal in self.signals:
+            signal.load_state_dict(state["signals"][signal.name])
+        if self.sums is not None:
+            self.sums.load_state_dict(state["sums"])
+        if self.scale is not None and state["scale"] is not None:
+            self.scale.load_state_dict(state["scale"])

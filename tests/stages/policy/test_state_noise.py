@@ -17,8 +17,7 @@ from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.layers import Inputs, gaussian_scores
 from headrace.stages.policy.network.torch_policy import TorchPolicy
-from headrace.stages.policy.sampling import sample_gaussian, sample_squashed
-from headrace.stages.policy.state_noise import StateNoise
+from headrace.stages.policy.sampling import StateNoise, sample_gaussian, sample_squashed
 
 ENCODING = np.array([[-0.8, -1.32, -0.25, 0.42], [1.14, 0.11, -0.55, -0.78], [0.75, 1.63, 0.27, -1.23]], np.float32)
 MEANS = np.array([[-0.96, 1.6], [0.2, -1.73], [-0.08, -1.16]], np.float32)

@@ -9,6 +9,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy import policy_layout
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import ActorCritic, Inputs
+from headrace.stages.policy.network.flat_parameters import write_named
 
 
 def make(actions, shared=False, signals=1, inputs=6, seed=0, **settings):
@@ -118,7 +119,7 @@ def test_loading_acting_weights_keeps_the_critic_s_own_weights(shared):
     network, _ = make(ActionSpec(2, (3,)), shared, hidden_units=8)
     other, _ = make(ActionSpec(2, (3,)), shared, hidden_units=8, seed=1)
     value_before = network.state_dict()["value.weight"]
-    network.load_acting({**other.acting_tensors(), "normalizer.mean": np.zeros(6)})
+    write_named(network.acting_views, other.acting_tensors(), "policy")
     x = Inputs(torch.randn(5, 6))
     assert torch.equal(network(x)[0], other(x)[0])
     assert np.array_equal(network.state_dict()["value.weight"], value_before)
@@ -131,7 +132,7 @@ def test_a_policy_of_another_size_is_not_taken_up():
     other, _ = make(ActionSpec(3), hidden_units=8, seed=1)
     before = network.values.clone()
     with pytest.raises(StageError, match=r"policy: expected tensor action.weight \(8, 2\), got \(8, 3\)"):
-        network.load_acting(other.acting_tensors())
+        write_named(network.acting_views, other.acting_tensors(), "policy")
     assert torch.equal(network.values, before)
 
 

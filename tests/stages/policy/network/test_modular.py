@@ -9,6 +9,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy import policy_layout
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import ActorCritic, Inputs, ModularActorCritic, make_actor_critic
+from headrace.stages.policy.network.flat_parameters import write_named
 
 VECTOR = ObservationSpec("vector", (6,))
 CAMERA = ObservationSpec("camera", (3, 20, 20), "uint8")
@@ -171,7 +172,7 @@ def test_loading_acting_weights_leaves_the_values_unchanged():
     network, other = make(design(VECTOR, CAMERA)), make(design(VECTOR, CAMERA), seed=1)
     inputs = picture()
     values = network(inputs)[1]
-    network.load_acting(other.acting_tensors())
+    write_named(network.acting_views, other.acting_tensors(), "policy")
     assert torch.equal(network(inputs)[0], other(inputs)[0])
     assert torch.equal(network(inputs)[1], values)
 

@@ -15,7 +15,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign
 from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
 from headrace.stages.trainer.fast.sac import ManualSACUpdate
-from headrace.stages.trainer.replay.minibatch import ReplayMinibatch
+from headrace.stages.trainer.replay.replay_memory import ReplayMinibatch
 from headrace.stages.trainer.sac import SACNetworks, SACUpdate
 
 CASES = st.fixed_dictionaries(

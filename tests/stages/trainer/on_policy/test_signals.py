@@ -137,7 +137,9 @@ def test_a_behaviour_may_do_without_the_environments_reward():
 def test_a_state_with_other_signals_is_refused():
     state = made().state_dict()
     state["weights"] = made({"rnd": {}, "curiosity": {}}).state_dict()["weights"]
-    with pytest.raises(StageError, match="made with extrinsic, rnd, but the configuration has curiosity, rnd"):
+    with pytest.raises(
+        StageError, match="signals are curiosity, rnd, but the saved state was made with extrinsic, rnd"
+    ):
         made({"rnd": {}, "curiosity": {}}).load_state_dict(state)
 
 

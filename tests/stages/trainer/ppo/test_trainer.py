@@ -299,12 +299,13 @@ def test_a_state_of_another_network_is_refused_by_tensor_and_nothing_is_taken(ma
     np.testing.assert_array_equal(trainer.policy().weights, before)
 
 
-def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_logged(tmp_path, caplog):
+@pytest.mark.parametrize("kind", ["ppo", "sac"])
+def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_logged(kind, tmp_path, caplog):
     spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(2))
     demo = demonstrations(tmp_path / "expert.stream", spec)
-    trainer = trainer_of("ppo", spec, behavioral_cloning={"demo_path": str(demo)})
+    trainer = trainer_of(kind, spec, behavioral_cloning={"demo_path": str(demo)})
     caplog.clear()
-    trainer.load_state_dict(trainer_of("ppo", spec).state_dict())
+    trainer.load_state_dict(trainer_of(kind, spec).state_dict())
     assert caplog.messages == ["Test: behavioral_cloning is now on; it was off until this checkpoint"]
 
 

@@ -5,7 +5,7 @@ from opened_trainers import opened_trainer_of
 from trainer_samples import CONTINUOUS, IMAGE, VECTOR, Reported, experience, trainer_of
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.trainer.replay import minibatch
+from headrace.stages.trainer.replay.replay_memory import as_replayed
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), CONTINUOUS)
 SIGNALS = {"extrinsic": {}, "rnd": {"strength": 0.5}}
@@ -46,7 +46,7 @@ def test_an_episodes_reward_is_that_of_all_its_pieces_times_strength():
     expected = 0.0
     for batch in pieces_of_one_agent([5, 9, 4], [False, False, True]):
         rows, finals = trainer._intake.encode(batch, 0)
-        transitions = trainer._maker.transitions(minibatch._as_replayed(batch, rows, finals))
+        transitions = trainer._maker.transitions(as_replayed(batch, rows, finals))
         np.testing.assert_array_equal(transitions.next_inputs.vectors[:-1], transitions.inputs.vectors[1:])
         expected += 0.5 * signal.rewards(transitions).sum()
     np.testing.assert_allclose(reported(), [expected], rtol=1e-5)

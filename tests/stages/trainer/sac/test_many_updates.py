@@ -18,7 +18,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
-from headrace.stages.trainer.replay.minibatch import ReplayMinibatch
+from headrace.stages.trainer.replay.replay_memory import ReplayMinibatch
 from headrace.stages.trainer.sac import SACNetworks, SACUpdate
 
 SEEN, ACTIONS, HIDDEN, ROWS, UPDATES = 5, 3, 16, 32, 100

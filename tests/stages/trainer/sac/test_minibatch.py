@@ -7,8 +7,7 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.intake import ObservationPreprocessor
-from headrace.stages.trainer.replay.minibatch import MinibatchMaker
-from headrace.stages.trainer.replay.replay_memory import ReplayedRows
+from headrace.stages.trainer.replay.replay_memory import MinibatchMaker, ReplayedRows
 
 LENGTH = 3
 

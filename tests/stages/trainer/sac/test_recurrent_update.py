@@ -8,7 +8,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
-from headrace.stages.trainer.replay.minibatch import ReplayMinibatch
+from headrace.stages.trainer.replay.replay_memory import ReplayMinibatch
 from headrace.stages.trainer.sac import SACNetworks, SACUpdate
 
 SEQUENCES, LENGTH, WIDTH, ACTIONS, SIGNALS, REMEMBERED = 2, 3, 3, 2, 2, 4

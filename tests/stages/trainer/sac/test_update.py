@@ -13,7 +13,7 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
-from headrace.stages.trainer.replay.minibatch import ReplayMinibatch
+from headrace.stages.trainer.replay.replay_memory import ReplayMinibatch
 from headrace.stages.trainer.sac import SACNetworks, SACUpdate
 
 B, V, S = 6, 3, 2
