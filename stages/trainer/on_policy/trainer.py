@@ -37,7 +37,13 @@ from headrace.stages.trainer.intake import (
     drawn_actions,
     with_group_rewards,
 )
-from headrace.stages.trainer.protocol import BETA_FLOOR, EPSILON_FLOOR, Schedule, TrainerContext
+from headrace.stages.trainer.protocol import (
+    BETA_FLOOR,
+    EPSILON_FLOOR,
+    LEARNING_RATE_FLOOR,
+    Schedule,
+    TrainerContext,
+)
 from headrace.stages.trainer.rewards.signal import Signals
 from headrace.stages.trainer.trajectories import (
     Chains,
@@ -155,7 +161,8 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         if self._signals.others:
             self._signals.report(self._buffer, rewards, self.version)
         self._buffer.clear()
-        self._report(statistics)
+        for name, value in statistics.items():
+            self.context.statistics.add(self.context.behavior, name, value)
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -209,7 +216,7 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         if not isinstance(h, ImpalaHyperparameters):
             epsilon = Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self.step)
         return Coefficients(
-            self._learning_rate(),
+            Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step),
             Schedule(h.beta_schedule, h.beta, BETA_FLOOR, steps).at(self.step) * self._entropies,
             epsilon,
         )
