@@ -180,6 +180,8 @@ class Window:
         constant = bool((self.signatures == self.signatures[0]).all())
         yield "Constant Observations", 1.0 if constant else min(0.99, float(1 - varied.mean()))
         if varied.any():
+            different = len(np.unique(seen[:, varied], axis=1).T)
+            yield "Duplicate Observations", float(1 - different / varied.sum())
             deviation, mean = deviation[varied], mean[varied]
             yield "Observation Scale", float(deviation.max())
             yield "Observation Offset", float((np.abs(mean) / deviation).max())
@@ -290,8 +292,11 @@ class Window:
             yield from _known("Last Reward by Last Observation", _explained(late, target, test))
         ended = self.last & self.terminated_rows
         if ended.sum() >= LEAST_EPISODES and (~self.last).sum() >= LEAST_EPISODES:
-            separations = [_separation(self.following[:, i], ended, ~self.last) for i in range(self.following.shape[1])]
-            yield "End by Observation", max(separations)
+            told = ended | ~self.last
+            test = self._held_out()[told]
+            score = _fitted(_features(self.following)[told], ended[told, None].astype(np.float64), test)[:, 0]
+            if 0 < ended[told][test].sum() < test.sum():
+                yield "End by Observation", _separation(score, ended[told][test], ~ended[told][test])
 
     def _held_out(self) -> NDArray[np.bool_]:
         """Return the rows of every second block of consecutive rows, on which a regression is judged."""
@@ -315,7 +320,10 @@ def _signature(column: Array) -> Matrix:
 
 
 def _features(observations: Matrix) -> Matrix:
-    return np.concatenate([observations, np.abs(observations), np.square(observations)], 1)
+    """Return the observations, their sizes, and the products of a few of them."""
+    few = observations[:, :: -(-observations.shape[1] // MOST_PAST)]
+    first, second = np.triu_indices(few.shape[1])
+    return np.concatenate([observations, np.abs(observations), few[:, first] * few[:, second]], 1)
 
 
 def _with_actions(observations: Matrix, actions: Matrix) -> Matrix:
@@ -329,23 +337,29 @@ def _explained(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> fl
     It is the mean over the target's varying components. None if no component varies, or if the result is far below 0,
     as it is where a feature varies in the held-out rows alone: then the regression says nothing.
     """
+    held = targets[test]
+    spread = held.std(0)
+    keep = (spread > 1e-9 * (1 + np.abs(held).max(initial=0))) & (targets[~test].std(0) > 0)
+    if not keep.any() or len(held) < LEAST_EPISODES:
+        return None
+    predicted = _fitted(features, targets[:, keep], test)
+    errors = held[:, keep] - predicted
+    share = float(np.mean(1 - np.square(errors).mean(0) / np.square(spread[keep])))
+    return share if share > -0.5 else None
+
+
+def _fitted(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> Matrix:
+    """Fit ridge regression to the other rows, and return its predictions for the held-out rows."""
     train = ~test
     mean, deviation = features[train].mean(0), features[train].std(0)
     varied = deviation > 1e-9 * (1 + np.abs(mean))
     scaled = np.clip((features[:, varied] - mean[varied]) / deviation[varied], -5, 5)
-    held, fitted = targets[test], targets[train]
-    spread = held.std(0)
-    keep = (spread > 1e-9 * (1 + np.abs(held).max(initial=0))) & (fitted.std(0) > 0)
-    if not keep.any() or len(held) < LEAST_EPISODES:
-        return None
-    design = scaled[train]
+    design, centre = scaled[train], targets[train].mean(0)
     gram = design.T @ design
     gram[np.diag_indices_from(gram)] += RIDGE * len(design)
-    centre = fitted[:, keep].mean(0)
-    weights = np.linalg.solve(gram, design.T @ (fitted[:, keep] - centre)) if gram.size else np.zeros((0, keep.sum()))
-    errors = held[:, keep] - (scaled[test] @ weights + centre)
-    share = float(np.mean(1 - np.square(errors).mean(0) / np.square(spread[keep])))
-    return share if share > -0.5 else None
+    weights = np.linalg.solve(gram, design.T @ (targets[train] - centre))
+    predicted: Matrix = scaled[test] @ weights + centre
+    return predicted
 
 
 def _known(name: str, share: float | None) -> Iterator[tuple[str, float]]:

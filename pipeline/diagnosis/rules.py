@@ -190,25 +190,6 @@ def _temperature_high(run: Evidence) -> Found:
     return ENTROPY, entropy, f"its bonus per step ({alpha * entropy:.2g}) below the reward's size ({size:.2g})", cure
 
 
-@rule("lr-high", "error", "[Sch]; ml-agents #1169, #2059")
-def _learning_rate_high(run: Evidence) -> Found:
-    rate = run.hyperparameter("learning_rate") or 0.0
-    cure = f"hyperparameters.learning_rate: {min(3e-3, max(3e-4, rate / 300)) if rate > 3e-3 else rate / 10:.2g}"
-    peak = run.peak(KL)
-    if peak is not None and peak[1] > 1.0 and run.trainer != "impala":
-        return KL, peak[1], "below 0.2 in every summary", cure
-    if run.trainer == "sac":
-        largest = max((abs(value) for _, value in run.points(RETURN)), default=0.0)
-        for name in ("Policy/Q1 Max", "Policy/Q1 Mean", "Policy/Extrinsic Value"):
-            bound = 100 * max(largest * run.strength, 1e-6)
-            worst = max(run.points(name), key=lambda point: abs(point[1]), default=None)
-            if worst is not None and abs(worst[1]) > bound and largest:
-                return name, worst[1], f"within the possible returns (largest so far: {largest:.3g})", cure
-    if rate >= 0.03 and run.fails:
-        return "hyperparameters.learning_rate", rate, "1e-4 to 3e-3", cure
-    return None
-
-
 # What is constant, repeated or missing in the rows.
 
 
@@ -229,7 +210,7 @@ def _reset_does_not_reset(run: Evidence) -> Found:
     share = max(run.data("Starts at Last End", "last") or 0.0, run.data("Component Kept over Resets", "last") or 0.0)
     if share < 0.5 or not _at_least(run.data("Terminated Episodes", "last"), 0.5):
         return None
-    if not _at_most(run.data("Median Episode Length", "least"), 3) or run.data("Constant Observations", "last") == 1:
+    if not _at_most(run.data("Median Episode Length", "least"), 2) or run.data("Constant Observations", "last") == 1:
         return None
     cure = "reset() must put the state back: episodes begin with the observation with which the last one ended"
     return PREFIX + "Starts at Last End", share, "below 0.1", cure
@@ -364,7 +345,7 @@ def _observation_scale(run: Evidence) -> Found:
     if run.settings is None or run.settings.network_settings.normalize:
         return None
     cure = "network_settings.normalize: true"
-    scale, offset = run.data("Observation Scale", "most") or 0.0, run.data("Observation Offset", "least") or 0.0
+    scale, offset = run.data("Observation Scale") or 0.0, run.data("Observation Offset", "least") or 0.0
     if scale > 1e4:
         return PREFIX + "Observation Scale", scale, "about 1", cure
     if not run.fails:
@@ -374,6 +355,25 @@ def _observation_scale(run: Evidence) -> Found:
     ratio = run.data("Observation Scale Ratio", "most") or 0.0
     if scale > 100 and (ratio > 30 or run.data("Observation Scale", "least") or 0.0 > 100):
         return PREFIX + "Observation Scale", scale, "about 1 in every component", cure
+    return None
+
+
+@rule("lr-high", "error", "[Sch]; ml-agents #1169, #2059")
+def _learning_rate_high(run: Evidence) -> Found:
+    rate = run.hyperparameter("learning_rate") or 0.0
+    cure = f"hyperparameters.learning_rate: {min(3e-3, max(3e-4, rate / 300)) if rate > 3e-3 else rate / 10:.2g}"
+    peak = run.peak(KL)
+    if peak is not None and peak[1] > 1.0 and run.trainer != "impala":
+        return KL, peak[1], "below 0.2 in every summary", cure
+    if run.trainer == "sac":
+        largest = max((abs(value) for _, value in run.points(RETURN)), default=0.0)
+        for name in ("Policy/Q1 Max", "Policy/Q1 Mean", "Policy/Extrinsic Value"):
+            bound = 100 * max(largest * run.strength, 1e-6)
+            worst = max(run.points(name), key=lambda point: abs(point[1]), default=None)
+            if worst is not None and abs(worst[1]) > bound and largest:
+                return name, worst[1], f"within the possible returns (largest so far: {largest:.3g})", cure
+    if rate >= 0.03 and run.fails:
+        return "hyperparameters.learning_rate", rate, "1e-4 to 3e-3", cure
     return None
 
 
@@ -415,9 +415,15 @@ def _many_epochs(run: Evidence) -> Found:
     return KL, kl, "below 0.05", "hyperparameters.num_epoch: 4"
 
 
+def _success(run: Evidence) -> float | None:
+    """Return the late success rate; None if it is too old or too rarely reported to be judged."""
+    points = run.points(SUCCESS)
+    return run.late(SUCCESS, 0.25) if len(points) >= 4 and points[-1][0] >= 0.8 * run.step else None
+
+
 @rule("reward-loop", "warning", "rldoctor reward_hacking; [Sch]")
 def _loop(run: Evidence) -> Found:
-    success, length = run.late(SUCCESS), run.data("Median Episode Length", "last")
+    success, length = _success(run), run.data("Median Episode Length", "last")
     rises = run.effect is not None and run.effect > -0.3
     if success is None or success >= 0.5 or not rises or not run.is_late or length is None:
         return None
@@ -437,7 +443,7 @@ def _loop(run: Evidence) -> Found:
 @rule("reward-suicide", "warning", "ml-agents #2059, #600")
 def _suicide(run: Evidence) -> Found:
     success, before, now = (
-        run.late(SUCCESS),
+        _success(run),
         run.data("Median Episode Length"),
         run.data("Median Episode Length", "last"),
     )
@@ -452,7 +458,8 @@ def _suicide(run: Evidence) -> Found:
 @rule("gamma-low", "warning", "docs/tuning.md; [Sch]")
 def _gamma_low(run: Evidence) -> Found:
     length, horizon = run.early(EPISODE_LENGTH), 1 / max(1 - run.gamma, 1e-9)
-    if not run.fails or length is None or length < 8 * horizon or run.gamma >= 0.95:
+    at_end = run.data("Reward at End") or 0.0  # else what pays is near, and gamma may be small
+    if not run.fails or length is None or length < 8 * horizon or run.gamma >= 0.95 or at_end < 1:
         return None
     gamma = 1 - 1 / max(20.0, 2 * length)
     cure = f"reward_signals.extrinsic.gamma: {gamma:.3g}"
@@ -491,7 +498,7 @@ def _limit(run: Evidence) -> Found:
     ):
         return None
     length, special = run.data("Median Episode Length") or 0.0, run.data("Reward at End", "most")
-    if tells is None or tells >= 0.7 or length < 5 or special is None or special > 0.5:
+    if tells is None or tells >= 0.7 or length < 3 or special is None or special > 0.5:
         return None
     cure = "return truncated, not terminated, at a time limit (or observe the time that is left)"
     return PREFIX + "End by Observation", tells, "near 1 where the task itself ends an episode", cure
@@ -518,8 +525,7 @@ def _action_scale(run: Evidence) -> Found:
 @rule("action-ignored", "warning", "[Nik]")
 def _action_ignored(run: Evidence) -> Found:
     cure = "use the action in step(): neither the next observation nor the reward depends on it"
-    learned, paid = run.effect is not None and not run.fails, run.data("Rewarded Steps", "most") or 0.0
-    if run.last("Probe/Actions that Matter") == 0 and paid > 0.05 and not learned:
+    if run.last("Probe/Actions that Matter") == 0:
         return "Probe/Actions that Matter", 0, "above 0: from one seed, different actions lead elsewhere", cure
     gain = _gain(run)
     if gain is None or gain > 0.05 or not run.fails or run.last("Probe/Actions that Matter"):
@@ -529,10 +535,10 @@ def _action_ignored(run: Evidence) -> Found:
 
 @rule("network-small", "warning", "[AJ]; [RX]")
 def _network_small(run: Evidence) -> Found:
-    if run.settings is None or not run.fails:
+    if run.settings is None or run.settings.network_settings.network is not None:
         return None
-    width = max(run.settings.network_settings.widths, default=0)
-    if width >= 8:
+    width = min(run.settings.network_settings.widths, default=0)
+    if width >= 8 or not width or (width > 2 and not run.fails):
         return None
     return "network_settings.hidden_units", width, "64 to 256", "network_settings.hidden_units: 64"
 
@@ -541,6 +547,10 @@ def _network_small(run: Evidence) -> Found:
 def _hidden(run: Evidence) -> Found:
     if run.plays_others or (run.settings is not None and run.settings.network_settings.memory is not None):
         return None
+    duplicates = run.data("Duplicate Observations") or 0.0
+    if duplicates >= 0.3:
+        cure = "observe what is missing: several components are always equal, so one of them may be the wrong quantity"
+        return PREFIX + "Duplicate Observations", duplicates, "0", cure
     for target in ("Change", "Reward"):
         share, without = run.data(f"{target} with History"), run.data(f"{target} without History")
         if share is not None and without is not None and share - without > 0.4:
