@@ -665,7 +665,8 @@ class UnrollReplay:
         for column in (*self._rows, *self._trajectories):
             saved = LazyColumn(column, self._capacity * self._length)
             if self._unrolls:
-                saved.rows = np.concatenate([self._unrolls[at][column.name] for at in range(len(self))])
+                arrays = [self._unrolls[at][column.name] for at in range(len(self))]
+                saved.rows = np.concatenate(arrays, dtype=column.dtype)  # Windows' integers may be narrower
             joined.append((saved, len(saved.rows)))
         return joined
 
