@@ -64,6 +64,8 @@ class BCTrainer(Trainer):
     """Number of agent steps added so far."""
     version = 0
     """Number of calls to `learn` so far."""
+    policy_updates = 0
+    """Number of calls to `learn` so far that had steps to learn from: sometimes, all waiting steps are held out."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -127,6 +129,7 @@ class BCTrainer(Trainer):
             report["Policy/Gradient Norm"] = float(torch.linalg.vector_norm(self._actor.gradients))
             trained = self._likelihood.evaluate(examples, normalizer)
             report["Policy/Training Log Likelihood"] = trained["Log Likelihood"]
+            self.policy_updates += 1
         self._held_out.forget(keep=h.buffer_size)
         if len(self._held_out):
             evaluated = self._likelihood.evaluate(self._held_out.examples(), normalizer)
@@ -145,6 +148,7 @@ class BCTrainer(Trainer):
             **self.warm_state(),
             "step": self.step,
             "version": self.version,
+            "policy_updates": self.policy_updates,
             "waiting": self._waiting,
             "optimizer": self._likelihood.state_dict(),
             "random": random_state(self._random),
@@ -165,6 +169,7 @@ class BCTrainer(Trainer):
             self._held_out.load_state_dict(state["held_out"])
         restore_random(self._random, state["random"])
         self.step, self.version = int(state["step"]), int(state["version"])
+        self.policy_updates = int(state.get("policy_updates", self.version))
         self._waiting = int(state["waiting"])
 
     def parameter_counts(self) -> Mapping[str, int]:

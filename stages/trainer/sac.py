@@ -96,6 +96,9 @@ class SACTrainer(Trainer):
     """Number of agent steps added so far."""
     version = 0
     """Number of calls to `learn` so far."""
+    policy_updates = 0
+    """Number of calls to `learn` so far that took gradient steps. Before the replay memory is full enough, no call
+    does."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -134,6 +137,8 @@ class SACTrainer(Trainer):
         self._ends = torch.tensor(ends, device=context.device)
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
+        self._counted_steps = 0
+        """Number of gradient steps that `policy_updates` covers."""
         self._learned = count()  # counts the calls to `learn` that make updates
 
     def add(self, batch: TrajectoryBatch) -> None:
@@ -185,6 +190,9 @@ class SACTrainer(Trainer):
         self._learn_all()
         rows, self._unlearned = self._unlearned, 0
         self.version += 1
+        if self._update.steps > self._counted_steps:
+            self.policy_updates += 1
+            self._counted_steps = self._update.steps
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -192,6 +200,7 @@ class SACTrainer(Trainer):
         return {
             "step": self.step,
             "version": self.version,
+            "policy_updates": self.policy_updates,
             "unlearned": self._unlearned,
             **self._pace.state_dict(),
             "update": self._update.state_dict(),
@@ -226,6 +235,8 @@ class SACTrainer(Trainer):
                 self._cloning.load_state_dict(state["cloning"])
         restore_random(self._random, state["random"])
         self.step, self.version = int(state["step"]), int(state["version"])
+        self.policy_updates = int(state.get("policy_updates", self.version))  # older states count calls only
+        self._counted_steps = self._update.steps
         self._unlearned = int(state["unlearned"])
         self._pace.load_state_dict(state, self.step)
         self._memory.clear()
