@@ -138,8 +138,10 @@ class BCTrainer(Trainer):
         rows, self._waiting = self._waiting, 0
         self._examples.clear()
         self.version += 1
+        add = self.context.statistics.add
         for name, value in report.items():
-            self.context.statistics.add(self.context.behavior, name, value)
+            add(self.context.behavior, name, value)
+        add(self.context.behavior, "Policy/Gradient Steps", float(self._likelihood.steps), "last")
         return rows
 
     def state_dict(self) -> dict[str, Any]:

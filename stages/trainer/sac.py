@@ -348,6 +348,7 @@ class SACTrainer(Trainer):
         self._report(statistics | statistics_of(found, norms, self._signal_names, self.context.replicas, parts))
         for of_cloning in cloned:
             self._report(of_cloning)
+        self.context.statistics.add(self.context.behavior, "Policy/Gradient Steps", float(self._update.steps), "last")
 
     def _learn_minibatch(self, learning_rate: float) -> tuple[UpdateMeasures, tuple[ReplicaSlice, int]]:
         """Take a gradient step; return its measurements, this replica's part of the rows, and the number of rows."""
