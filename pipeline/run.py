@@ -70,7 +70,7 @@ class BehaviorResult:
     step: int
     """Number of steps counted by the trainer."""
     version: int
-    """Number of updates that the trainer made."""
+    """Version of the trainer's last policy. SAC's policies have new versions before its first update, too."""
     recent_return: float | None
     """Mean return of the last (up to) 100 training episodes."""
     elo: float | None
@@ -81,6 +81,8 @@ class BehaviorResult:
     """Mean return of the best evaluated policy; None without evaluations."""
     ended_by: str = ""
     """Why `stop_when` ended the training before `max_steps`; empty if it did not."""
+    updates: int = 0
+    """Number of updates that the trainer made."""
 
 
 @dataclass(frozen=True)
@@ -354,6 +356,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
             state.elo,
             state.export,
             ended_by=state.ended_by,
+            updates=state.updates,
             **coordinator.parts.merged(methodcaller("results", name)),
         )
         for name, state in coordinator.starter.behaviors.items()
@@ -459,11 +462,13 @@ def _behavior(checkpoint: Checkpoint, name: str, folder: os.PathLike[str]) -> Be
     export, best = behavior_folder(absolute(folder), name) / NEWEST, None
     with suppress(OSError, ValueError, LookupError):  # no policy was evaluated
         best = float(read_score(best_policy(absolute(folder), name))["mean"])
+    version = int(state.get("policy", {}).get("version", 0))
     return BehaviorResult(
         checkpoint.steps[name],
-        int(state.get("policy", {}).get("version", 0)),
+        version,
         sum(returns) / len(returns) if returns else None,
         None,
         export if export.is_file() else None,
         best,
+        updates=int(state.get("updates", version)),
     )

@@ -119,10 +119,11 @@ def _learns(config: RunConfig, behavior: str) -> bool:
 
 def _without_update(config: RunConfig, result: RunResult, rows: int) -> Iterator[str]:
     for name, behavior in result.behaviors.items():
-        if _learns(config, name) and (behavior.version == 0 or behavior.step < rows):
+        if _learns(config, name) and (behavior.updates == 0 or behavior.step < rows):
+            advice = " (raise env_settings.timeout_wait for a longer trial)" if behavior.step < rows else ""
             yield (
                 f"not tried: the first update of {name}, because the trial ended with only {behavior.step} steps "
-                "collected (raise env_settings.timeout_wait for a longer trial)"
+                f"collected{advice}"
             )
 
 

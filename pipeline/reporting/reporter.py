@@ -352,7 +352,7 @@ class _BehaviorWatch:
             self.progress,
             steps=report.step,
             steps_per_s=speed,
-            updates=report.version,
+            updates=report.updates,
             mean_reward=report.recent_return,
         )
 

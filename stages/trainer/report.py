@@ -16,6 +16,7 @@ class TrainerReport:
     behavior: str
     step: int
     version: int
+    """Version of the trainer's newest policy: the number of calls to its `learn`."""
     done: bool
     """True once the trainer has stopped learning and only drains its input."""
     recent_return: float | None
@@ -39,6 +40,8 @@ class TrainerReport:
     update."""
     learning_s: tuple[float, ...] = ()
     """Durations in seconds of the updates that `collecting_s` covers."""
+    updates: int = 0
+    """Number of updates so far that changed weights; `version` also counts calls for which no update was due."""
     at: float = field(default_factory=time.monotonic)
     """Monotonic time of the report, measured in the reporting process."""
 

@@ -54,7 +54,7 @@ LEARNED = {
 OURS = {"Policy/Lag", "Pipeline/Update Duration", "Pipeline/Update Experiences", "Pipeline/Update Mean Return"}
 OURS |= {"Pipeline/Steps per Second", "Pipeline/Updates", "Policy/Importance Weight", "Marks/checkpoint"}
 OURS |= {f"Policy/{what}" for what in ("Approximate KL", "Clip Fraction", "Ratio Min", "Ratio Max", "Gradient Norm")}
-OURS |= {"Policy/Actor Gradient Norm", "Policy/Critic Gradient Norm"}
+OURS |= {"Policy/Actor Gradient Norm", "Policy/Critic Gradient Norm", "Policy/Gradient Steps"}
 OURS |= {f"Policy/{signal} Explained Variance" for signal in ("Extrinsic", *SIGNALS)}
 OURS_SAC = {
     f"Policy/{what} {kind}"
