@@ -84,7 +84,10 @@ class _Batch:
         n = batch.num_rows
         drawn = rows.get("continuous_actions", np.zeros((n, 0), np.float32))
         continuous = np.clip(environment_actions(spec.actions, drawn, squashed), -10.0, 10.0)
-        discrete = rows.get("discrete_actions", np.zeros((n, 0), np.int32))
+        choices = np.array(spec.actions.discrete_branches, np.int32)
+        discrete = np.clip(
+            rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1
+        )  # others' may be wrong
         self.actions = action_features(spec.actions, continuous, discrete)
         self.continuous = continuous
         masks = rows.get("action_masks")

@@ -218,7 +218,11 @@ def _reset_does_not_reset(run: Evidence) -> Found:
 
 @rule("obs-constant", "error", "[RX]")
 def _observation_constant(run: Evidence) -> Found:
-    if run.data("Constant Observations", "least") != 1 or run.plays_others:
+    if (
+        run.data("Constant Observations", "least") != 1
+        or run.plays_others
+        or not _at_least(run.data("Median Episode Length", "most"), 2)
+    ):  # an episode of one step may have nothing to observe
         return None
     if run.data("Reward Deviation", "most") == 0 and run.data("Episode Length Deviation", "most") == 0:
         return None

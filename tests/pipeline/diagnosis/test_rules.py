@@ -71,7 +71,12 @@ FOUND = [
         },
         {},
     ),
-    ("obs-constant", LEVEL | {"Data/Constant Observations": [1.0, 1.0], "Data/Reward Deviation": [0.4]}, {}),
+    (
+        "obs-constant",
+        LEVEL
+        | {"Data/Constant Observations": [1.0], "Data/Reward Deviation": [0.4], "Data/Median Episode Length": [9.0]},
+        {},
+    ),
     ("obs-frozen", LEVEL | {"Data/Frozen Trajectories": [1.0, 0.99]}, {}),
     ("obs-stale", LEVEL | {"Data/Repeated Starts": [1.0], "Data/Repeated Observations": [0.25]}, {}),
     (
@@ -123,7 +128,7 @@ FOUND = [
         "reward-loop",
         RISES
         | {
-            "Environment/Success Rate": [0.1],
+            "Environment/Success Rate": [0.0, 0.1, 0.1, 0.1],
             "Data/Median Episode Length": [30.0, 40.0],
             "Data/Rewarded Steps": [0.5],
             "Data/Reward Size": [-9.0],
@@ -132,12 +137,12 @@ FOUND = [
     ),
     (
         "reward-suicide",
-        RISES | {"Environment/Success Rate": [0.0], "Data/Median Episode Length": [30.0, 3.0]},
+        RISES | {"Environment/Success Rate": [0.0] * 4, "Data/Median Episode Length": [30.0, 3.0]},
         {},
     ),
     (
         "gamma-low",
-        LEVEL | {"Environment/Episode Length": [40.0]},
+        LEVEL | {"Environment/Episode Length": [40.0], "Data/Reward at End": [3.5]},
         {"reward_signals": {"extrinsic": {"gamma": 0.3}}},
     ),
     (
@@ -204,7 +209,7 @@ def test_a_lesson_that_can_be_reached_is_left_alone():
 
 
 def test_a_level_return_is_judged_only_once_enough_of_the_run_is_over():
-    early = evidence(LEVEL, ended=False, max_steps=10 * STEPS, network_settings={"hidden_units": 1})
+    early = evidence(LEVEL, ended=False, max_steps=10 * STEPS, network_settings={"hidden_units": 4})
     assert diagnose(early) is None
 
 
