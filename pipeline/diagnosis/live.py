@@ -11,7 +11,7 @@ from headrace.pipeline.diagnosis.evidence import Evidence, Finding
 from headrace.pipeline.diagnosis.rules import Rule, diagnose
 from headrace.pipeline.reporting.history import History
 from headrace.pipeline.reporting.statistics import HIDDEN, PIPELINE, StatisticsWriter, Summary
-from headrace.stages.errors import LoadError, describe_error, is_failure
+from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
 from headrace.stages.loading import construct, find_class
 
 log = logging.getLogger(__name__)
@@ -25,17 +25,30 @@ def load_rules(config: RunConfig) -> list[Rule]:
     Raises:
         RunError: if a rule can't be imported, takes arguments, raises, or has no method `check`.
     """
-    rules: list[Rule] = []
-    for index, reference in enumerate(config.pipeline.diagnosis_rules):
-        where = f"pipeline.diagnosis_rules.{index}"
+    try:
+        return [_load(config, index) for index in range(len(config.pipeline.diagnosis_rules))]
+    except LoadError as error:
+        raise RunError(str(error)) from error
+
+
+def check_rules(config: RunConfig) -> list[LoadError]:
+    """Return the mistakes in the user's rules."""
+    mistakes = []
+    for index in range(len(config.pipeline.diagnosis_rules)):
         try:
-            made = construct(where, reference, find_class(where, reference, config.source_folder), {})
+            _load(config, index)
         except LoadError as error:
-            raise RunError(str(error)) from error
+            mistakes.append(error)
+    return mistakes
+
+
+def _load(config: RunConfig, index: int) -> Rule:
+    reference, where = config.pipeline.diagnosis_rules[index], f"pipeline.diagnosis_rules.{index}"
+    with blaming("pipeline", "diagnosis_rules", index):
+        made: Rule = construct(where, reference, find_class(where, reference, config.source_folder), {})
         if not callable(getattr(made, "check", None)):
-            raise RunError(f"{where}: {reference} is not a rule: it has no check(run); see docs/diagnosis.md")
-        rules.append(made)
-    return rules
+            raise LoadError(f"{where}: {reference} is not a rule: it has no check(run); see docs/diagnosis.md")
+    return made
 
 
 class RunDiagnosis(StatisticsWriter):
