@@ -278,38 +278,45 @@ class Goal(gymnasium.Env):
 
 
 class Far(gymnasium.Env):
-    """Walk six steps to the right; only the goal pays, and each step costs a little. Healthy with a far horizon."""
+    """Walk six steps to the right, where 5 are paid; waiting at the left pays 0.05. Healthy with a far horizon."""
 
-    observation_space = Box(-10, 10, (1,))
+    observation_space = Box(-1, 1, (2,))
     action_space = Discrete(2)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.at, self.t = 0, 0
-        return np.zeros(1, np.float32), {}
+        self.at = self.t = 0
+        return self.look(), {}
+
+    def look(self):
+        return np.array([self.at / 3 - 1, 1], np.float32)
 
     def step(self, action):
-        self.at = max(-6, self.at + (1 if action else -1))
+        self.at = max(0, self.at + (1 if action else -1))
         self.t += 1
-        there = self.at >= 6
-        cost = 0.05 if action else 0.0
-        return np.array([self.at / 3], np.float32), 5.0 * there - cost, there, self.t >= 40, {"is_success": there}
+        there, waits = self.at >= 6, self.at == 0 and not action
+        return self.look(), 5.0 * there + 0.05 * waits, there, self.t >= 40, {"is_success": there}
 
 
 class Rare(gymnasium.Env):
-    """Pays only for actions far from 0. Healthy if the policy tries such actions."""
+    """Pays only for actions near a place that is shown, and far from 0. Healthy if the policy tries such actions."""
 
-    observation_space = Box(-1, 1, (1,))
-    action_space = Box(-1, 1, (1,))
+    observation_space = Box(-3, 3, (1,))
+    action_space = Box(-3, 3, (1,))
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.t = 0
-        return np.zeros(1, np.float32), {}
+        return self.show(), {}
+
+    def show(self):
+        self.place = self.np_random.choice([-1.5, 1.5])
+        return np.array([self.place], np.float32)
 
     def step(self, action):
         self.t += 1
-        return np.zeros(1, np.float32), float(action[0] > 0.6), False, self.t >= 10, {}
+        near = abs(action[0] - self.place) < 0.5
+        return self.show(), float(near), False, self.t >= 10, {}
 
 
 BASE: dict[str, Any] = {

@@ -56,7 +56,7 @@ class RunDiagnosis(StatisticsWriter):
 
     Args:
         config: the run's configuration.
-        tell: called with each new finding.
+        tell: called with each new finding, which is also logged.
         history: where the run's earlier statistics are; a run that resumes gives those of its event files.
 
     Attributes:
@@ -86,10 +86,12 @@ class RunDiagnosis(StatisticsWriter):
         self._history.rewind(category, step, 0.0)
 
     def finish(self) -> list[Finding]:
-        """Ask the rules once more, about the whole run, and return every behaviour's finding."""
+        """Ask the rules again, about the whole run; log and return every behaviour's finding."""
         for behavior in self._history.categories():
             if behavior != PIPELINE:
                 self._ask(behavior, ended=True)
+        for finding in self.findings.values():
+            log.log(finding.level, "%s", finding)
         return [*self.findings.values()]
 
     def _ask(self, behavior: str, ended: bool) -> None:
@@ -104,6 +106,7 @@ class RunDiagnosis(StatisticsWriter):
         self.findings[behavior] = found
         if (behavior, found.cause) not in self._told:
             self._told.add((behavior, found.cause))
+            log.log(found.level, "%s", found)
             self._tell(found)
 
 

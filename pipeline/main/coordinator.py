@@ -440,13 +440,11 @@ class Coordinator:
         self.checkpointing.check_folder()
         if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
-            for finding in self.diagnosis.finish():
-                log.log(finding.level, "%s", finding)
+            self.diagnosis.finish()
             self.checkpointing.write_status(final=True)
             self.checkpointing.check_exports()
 
     def _on_finding(self, finding: Finding) -> None:
-        log.log(finding.level, "%s", finding)
         self.reporter.record_finding(finding.behavior, finding.cause, finding.value, finding.step, str(finding))
 
     # Messages from hosts. --------------------------------------------------------------------------------------------
