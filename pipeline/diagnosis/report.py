@@ -102,7 +102,8 @@ def _said(facts: Mapping[str, float]) -> Iterator[str]:
     effects = [value for name, value in facts.items() if name.startswith("Probe/Effect of Component ")]
     if effects:
         ignored = [str(i) for i, value in enumerate(effects) if value < 0.01 * max(effects)]
-        yield f"each component permuted: the policy reacts to all but {', '.join(ignored) or 'none'}"
+        which = f"all but {', '.join(ignored)}" if ignored else "all"
+        yield f"each component of the observation permuted: the policy reacts to {which}"
     if (explained := facts.get("Probe/Return by Value")) is not None:
         permuted = facts.get("Probe/Return by Value of Permuted Rewards", 0.0)
         yield f"the critic explains {explained:.0%} of random play's returns ({permuted:.0%} with permuted rewards)"
