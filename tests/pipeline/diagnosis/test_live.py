@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +19,7 @@ from headrace.pipeline.run import RunResult
 
 pytestmark = pytest.mark.lengthy
 RULES = "diagnosis_rules"
-SHORT = {"max_steps": 6000, "summary_freq": 1500}
+SHORT: dict[str, Any] = {"max_steps": 6000, "summary_freq": 1500}
 
 
 def log_of(result: RunResult) -> list[str]:
@@ -107,6 +108,15 @@ def test_a_rule_that_raises_is_named_once_and_the_run_goes_on(tmp_path):
     assert "ValueError: no curve today" in said[0]
     assert result.behaviors["Agent"].step >= SHORT["max_steps"]
     assert result.findings == ()
+
+
+def test_a_resumed_run_is_judged_with_its_earlier_statistics(tmp_path):
+    first = run_here(with_rules(f"{RULES}:Beginning"), tmp_path, "resumed")
+    more = first.resume(steps=3000)
+    assert more.behaviors["Agent"].step >= SHORT["max_steps"] + 3000
+    (before,), (after,) = first.findings, more.findings
+    assert after.cause == "beginning"
+    assert after.value == pytest.approx(before.value)
 
 
 WRONG = [
