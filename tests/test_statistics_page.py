@@ -74,13 +74,14 @@ def written_in_the_sources() -> set[str]:
 def measured_of_rows() -> set[str]:
     """Names of the measurements that `RowMeasurements` reports, which get their prefix when they are reported."""
     source = (ROOT / "pipeline" / "diagnosis" / "measurements.py").read_text(encoding="utf-8")
-    firsts = [
-        node.value.elts[0] if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) else node.args[0]
-        for node in ast.walk(ast.parse(source))
-        if (isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple))
-        or (isinstance(node, ast.Call) and ast.unparse(node.func) == "_known")
-    ]
-    return {PREFIX + as_text(node) for node in firsts if isinstance(node, ast.Constant | ast.JoinedStr)}
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Yield(ast.Tuple([ast.Constant() | ast.JoinedStr() as name, *_])) | ast.Call(
+                ast.Name("_known"), [ast.Constant() | ast.JoinedStr() as name, *_]
+            ):
+                names.add(PREFIX + as_text(name))
+    return names
 
 
 def asked_by_rules() -> set[str]:
