@@ -422,7 +422,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "lesson-never-ends": (settings_of("Lessons", whole=_lesson(5.0)), settings_of("Lessons", whole=_lesson(-3.0))),
     "lr-high": (settings_of(learning_rate=1.0), settings_of()),
-    "lr-high-of-sac": (_sac(learning_rate=0.5), _sac()),
+    "lr-high-of-sac": (_sac(learning_rate=0.1), _sac()),
     "lr-low": (settings_of(learning_rate=1e-7), settings_of()),
     "mask-forbids": (settings_of("Named", {"forbidden": 0}), settings_of("Named")),
     "memory-none": (
@@ -438,7 +438,10 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "obs-aliased": (settings_of("NoVelocity"), settings_of("Pole")),
     "obs-constant": (settings_of("Constant"), settings_of()),
     "obs-frozen": (settings_of("Frozen"), settings_of()),
-    "obs-scale": (settings_of("Pressure"), settings_of("Pressure", network={"normalize": True})),
+    "obs-scale": (
+        settings_of("Pressure", network={"normalize": False}),
+        settings_of("Pressure", network={"normalize": True}),
+    ),
     "obs-stale": (settings_of("Stale"), settings_of()),
     "reset-not": (settings_of("ResetNot"), settings_of("Reached")),
     "reward-constant": (settings_of("Paid"), settings_of()),
@@ -448,6 +451,5 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "reward-tiny": (settings_of("Rewarded", {"factor": 1e-5}), settings_of()),
     "too-few-updates": (settings_of(buffer_size=10_240, batch_size=10_240, num_epoch=1), settings_of()),
     "too-few-updates-of-sac": (_sac(steps_per_update=1000), _sac()),
-    "too-many-epochs": (settings_of(num_epoch=100, epsilon=5.0, learning_rate=0.01), settings_of()),
 }
 """A sick run and its sound twin, by cause; `-of-<trainer>` follows the cause of a second pair."""
