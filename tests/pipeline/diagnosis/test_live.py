@@ -15,7 +15,7 @@ from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.diagnosis.evidence import Finding
 from headrace.pipeline.reporting.history import History, read_events
-from headrace.pipeline.run import RunResult
+from headrace.pipeline.run import RunOptions, RunResult
 
 pytestmark = pytest.mark.lengthy
 RULES = "diagnosis_rules"
@@ -108,6 +108,13 @@ def test_a_rule_that_raises_is_named_once_and_the_run_goes_on(tmp_path):
     assert "ValueError: no curve today" in said[0]
     assert result.behaviors["Agent"].step >= SHORT["max_steps"]
     assert result.findings == ()
+
+
+def test_callbacks_for_summaries_get_no_findings(tmp_path):
+    steps = []
+    options = RunOptions(on_summary=lambda summary: steps.append((summary.step, summary.mean_reward is None)))
+    assert run_here(settings_of(**SHORT, learning_rate=1.0), tmp_path, "called", options).findings
+    assert steps == [(1500, False), (3000, False), (4500, False), (6000, False)]
 
 
 def test_a_resumed_run_is_judged_with_its_earlier_statistics(tmp_path):
