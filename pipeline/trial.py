@@ -26,6 +26,7 @@ from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.graph import acts
+from headrace.pipeline.diagnosis import live
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
 from headrace.pipeline.main import shutdown
 from headrace.pipeline.main.run_shape import ProbeError, for_viewers, probe
@@ -86,8 +87,9 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
-    """Return False for the trial's own failure, which only the trial logs."""
-    return not (record.name == shutdown.__name__ and record.levelno == logging.ERROR)
+    """Return False for the trial's own failure, which only the trial logs, and for a diagnosis of its small scale."""
+    diagnosed = record.name == live.__name__ and record.levelno < logging.ERROR
+    return not diagnosed and not (record.name == shutdown.__name__ and record.levelno == logging.ERROR)
 
 
 def _run(small: RunConfig, rows: int) -> RunResult:

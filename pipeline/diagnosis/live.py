@@ -9,9 +9,9 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.diagnosis.evidence import Evidence, Finding
 from headrace.pipeline.diagnosis.rules import Rule, diagnose
-from headrace.pipeline.reporting.history import History
-from headrace.pipeline.reporting.statistics import HIDDEN, PIPELINE, StatisticsWriter, Summary
-from headrace.stages.errors import LoadError, describe_error, is_failure
+from headrace.pipeline.reporting.history import History, HistoryWriter
+from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
+from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
 from headrace.stages.loading import construct, find_class
 
 log = logging.getLogger(__name__)
@@ -25,17 +25,30 @@ def load_rules(config: RunConfig) -> list[Rule]:
     Raises:
         RunError: if a rule can't be imported, takes arguments, raises, or has no method `check`.
     """
-    rules: list[Rule] = []
-    for index, reference in enumerate(config.pipeline.diagnosis_rules):
-        where = f"pipeline.diagnosis_rules.{index}"
+    try:
+        return [_load(config, index) for index in range(len(config.pipeline.diagnosis_rules))]
+    except LoadError as error:
+        raise RunError(str(error)) from error
+
+
+def check_rules(config: RunConfig) -> list[LoadError]:
+    """Return the mistakes in the user's rules."""
+    mistakes = []
+    for index in range(len(config.pipeline.diagnosis_rules)):
         try:
-            made = construct(where, reference, find_class(where, reference, config.source_folder), {})
+            _load(config, index)
         except LoadError as error:
-            raise RunError(str(error)) from error
+            mistakes.append(error)
+    return mistakes
+
+
+def _load(config: RunConfig, index: int) -> Rule:
+    reference, where = config.pipeline.diagnosis_rules[index], f"pipeline.diagnosis_rules.{index}"
+    with blaming("pipeline", "diagnosis_rules", index):
+        made: Rule = construct(where, reference, find_class(where, reference, config.source_folder), {})
         if not callable(getattr(made, "check", None)):
-            raise RunError(f"{where}: {reference} is not a rule: it has no check(run); see docs/diagnosis.md")
-        rules.append(made)
-    return rules
+            raise LoadError(f"{where}: {reference} is not a rule: it has no check(run); see docs/diagnosis.md")
+    return made
 
 
 class RunDiagnosis(StatisticsWriter):
@@ -43,47 +56,49 @@ class RunDiagnosis(StatisticsWriter):
 
     Args:
         config: the run's configuration.
-        tell: called with each new finding.
-        history: where the run's earlier statistics are; a run that resumes gives those of its event files.
+        tell: called with each new finding, which is also logged.
+        resumed: True if `history` gets the earlier part of the run before the first summary.
 
     Attributes:
+        history: the run's statistics.
         findings: the newest finding of each behaviour that has one, keyed by behaviour.
     """
 
-    def __init__(self, config: RunConfig, tell: Callable[[Finding], None], history: History | None = None) -> None:
+    def __init__(self, config: RunConfig, tell: Callable[[Finding], None], resumed: bool = False) -> None:
         self._config = config
         self._rules: Sequence[Rule] = [_GuardedRule(rule) for rule in load_rules(config)]
         self._tell = tell
-        self._history = history or History()
+        self.history = History()
+        self._writer = HistoryWriter(self.history, resumed)
         self._told: set[tuple[str, str]] = set()
         self.findings: dict[str, Finding] = {}
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Add a summary, and ask the rules about its behaviour."""
         if category == PIPELINE or not any(name.startswith(FINDINGS) for name in summaries):
-            for name, summary in summaries.items():
-                if name not in HIDDEN:
-                    self._history.add(category, name, (step, 0.0, summary.value))
-        self._history.take_fresh()
+            self._writer.write(category, summaries, step)
+        self.history.take_fresh()
         if category != PIPELINE and "Is Training" in summaries:  # neither an evaluation nor an epoch
             self._ask(category, ended=False)
 
     def rewind(self, category: str, step: int) -> None:
         """Forget what is beyond a step, at which the run continues."""
-        self._history.rewind(category, step, 0.0)
+        self._writer.rewind(category, step)
 
     def finish(self) -> list[Finding]:
-        """Ask the rules once more, about the whole run, and return every behaviour's finding."""
-        for behavior in self._history.categories():
+        """Ask the rules again, about the whole run; log and return every behaviour's finding."""
+        for behavior in self.history.categories():
             if behavior != PIPELINE:
                 self._ask(behavior, ended=True)
+        for finding in self.findings.values():
+            log.log(finding.level, "%s", finding)
         return [*self.findings.values()]
 
     def _ask(self, behavior: str, ended: bool) -> None:
         settings = self._config.known_settings(behavior)
         if settings is None or not settings.learns:
             return
-        evidence = Evidence(behavior, self._history.curves(behavior), settings, self._config, ended)
+        evidence = Evidence(behavior, self.history.curves(behavior), settings, self._config, ended)
         found = diagnose(evidence, self._rules)
         if found is None:
             self.findings.pop(behavior, None)
@@ -91,6 +106,7 @@ class RunDiagnosis(StatisticsWriter):
         self.findings[behavior] = found
         if (behavior, found.cause) not in self._told:
             self._told.add((behavior, found.cause))
+            log.log(found.level, "%s", found)
             self._tell(found)
 
 

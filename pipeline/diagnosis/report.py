@@ -20,6 +20,7 @@ from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.run_folder.resuming import kept_configuration
 
 PROBE_S = 60.0
+SEVERITIES = ("error", "warning", "hint")
 NAMES_OF_SB3 = {
     "rollout/ep_rew_mean": (RETURN, 1.0),
     "rollout/ep_len_mean": (EPISODE_LENGTH, 1.0),
@@ -31,7 +32,6 @@ NAMES_OF_SB3 = {
     "train/explained_variance": ("Policy/Extrinsic Explained Variance", 1.0),
     "train/value_loss": ("Losses/Value Loss", 1.0),
     "train/learning_rate": ("Policy/Learning Rate", 1.0),
-    "train/n_updates": ("Policy/Gradient Steps", 1.0),
 }
 """Statistics of Stable-Baselines3's logs: our name, and the factor on the value."""
 
@@ -44,9 +44,12 @@ class Diagnosis:
         probes: whether to run the probes.
 
     Attributes:
-        findings: one finding at most per behaviour, the errors first.
+        findings: one finding at most per behaviour, the errors first, then the warnings.
         looked_at: lines about what was read and probed, and what was not.
         evidence: the evidence about each behaviour.
+
+    Raises:
+        RunFolderError: if the folder has no statistics.
     """
 
     def __init__(self, folder: Path, probes: bool) -> None:
@@ -54,11 +57,13 @@ class Diagnosis:
         self.looked_at: list[str] = []
         self.config = _configuration(folder)
         self.evidence = [*self._evidence()]
+        if not self.evidence:
+            raise RunFolderError(f"{folder} has no statistics of a behaviour that learns")
         if probes and self.config is not None:
             self._probe(self.config)
         rules = [] if self.config is None else load_rules(self.config)
         found = [one for evidence in self.evidence if (one := diagnose(evidence, rules)) is not None]
-        self.findings = sorted(found, key=lambda finding: finding.severity)
+        self.findings = sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
     def _evidence(self) -> Iterator[Evidence]:
         history, config = History(), self.config
@@ -68,15 +73,14 @@ class Diagnosis:
             yield Evidence(self.folder.name, curves, ended=True)
             return
         read_events(self.folder, config.behaviors, history)
-        for name in history.categories():
-            if name != PIPELINE and (settings := config.known_settings(name)) is not None and settings.learns:
-                curves = history.curves(name)
-                self.looked_at.append(f"{name}: {len(curves)} statistics up to step {_last_step(curves)}")
-                yield Evidence(name, curves, settings, config, ended=True)
+        known = {name: history.curves(name) for name in history.categories()}
         for path in sorted(self.folder.glob("*/statistics.csv")):  # of runs without event files
-            name = name_of_file(path.parent.name)
-            if name not in (PIPELINE, *history.categories()) and (settings := config.known_settings(name)) is not None:
-                yield Evidence(name, _read_csv(path), settings, config, ended=True)
+            if (name := name_of_file(path.parent.name)) not in known:
+                known[name] = _read_csv(path)
+        for name, own in known.items():
+            if name != PIPELINE and (settings := config.known_settings(name)) is not None and settings.learns:
+                self.looked_at.append(f"{name}: {len(own)} statistics up to step {_last_step(own)}")
+                yield Evidence(name, own, settings, config, ended=True)
 
     def _probe(self, config: RunConfig) -> None:
         facts, why_not = _facts(config, self.folder)
@@ -98,7 +102,8 @@ def _said(facts: Mapping[str, float]) -> Iterator[str]:
     effects = [value for name, value in facts.items() if name.startswith("Probe/Effect of Component ")]
     if effects:
         ignored = [str(i) for i, value in enumerate(effects) if value < 0.01 * max(effects)]
-        yield f"each component permuted: the policy reacts to all but {', '.join(ignored) or 'none'}"
+        which = f"all but {', '.join(ignored)}" if ignored else "all"
+        yield f"each component of the observation permuted: the policy reacts to {which}"
     if (explained := facts.get("Probe/Return by Value")) is not None:
         permuted = facts.get("Probe/Return by Value of Permuted Rewards", 0.0)
         yield f"the critic explains {explained:.0%} of random play's returns ({permuted:.0%} with permuted rewards)"
@@ -150,7 +155,7 @@ def diagnose_runs(folders: Sequence[Path], as_json: bool, probes: bool = True) -
     """Return the findings about runs as text, or as JSON.
 
     Raises:
-        RunFolderError: if a folder holds no run and no event files.
+        RunFolderError: if a folder has no statistics.
     """
     diagnoses = [Diagnosis(folder, probes) for folder in folders]
     findings = [finding for one in diagnoses for finding in one.findings] + [*_between_runs(diagnoses)]
