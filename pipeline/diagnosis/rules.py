@@ -118,6 +118,8 @@ def _few_updates(run: Evidence) -> Found:
     if planned is None or planned >= LEAST_GRADIENT_STEPS:
         return None
     assert run.settings is not None, "the plan was made from them"
+    if run.settings.max_steps < 1000:  # a run that only tries whether everything works
+        return None
     steps = run.settings.max_steps
     if run.trainer == "sac":
         cure = f"hyperparameters.steps_per_update: 1, buffer_init_steps: {min(1000, steps // 8)}"

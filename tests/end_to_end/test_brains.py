@@ -14,6 +14,7 @@ from runs import run_here
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from headrace.pipeline.cli import main
+from headrace.pipeline.run import run
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
@@ -129,15 +130,14 @@ def test_a_student_imitates_a_script_whose_steps_are_broadcast(tmp_path):
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
-    """The recordings of a script that played CartPole, by the command."""
+    """The recordings of a script that played CartPole."""
     folder = tmp_path_factory.mktemp("script")
     (folder / "my_players.py").write_text(SCRIPT)
     plain = cartpole(record__edges=["agent_processor"], **INLINE)
     plain["behaviors"] = {"CartPole": {"brain": "my_players:Lean", "broadcast": True, "max_steps": 600}}
+    plain["checkpoint_settings"] = {"run_id": "run", "results_dir": str(folder / "results")}
     (folder / "run.yaml").write_text(yaml.safe_dump(plain))
-    results = folder / "results"
-    assert main([str(folder / "run.yaml"), "--run-id", "run", "--results-dir", str(results)]) == 0
-    return results / "run" / "streams"
+    return run(folder / "run.yaml", console=False).folder / "streams"
 
 
 def test_a_recorded_script_becomes_a_demo_file(script, tmp_path):
