@@ -309,7 +309,7 @@ def _reward_tiny(run: Evidence) -> Found:
 def _reward_late(run: Evidence) -> Found:
     at_start, lengths = run.data("Rewards at Start", "least"), run.data("Median Episode Length", "least") or 0.0
     cure = "compute the reward after applying the action: it belongs to the step before"
-    if at_start is not None and at_start > 0.8 and lengths >= 2 and (run.data("Reward at End", "most") or 0.0) < 1:
+    if at_start is not None and at_start > 0.8 and lengths >= 2 and (run.data("Reward at End") or 0.0) < 1:
         return (
             PREFIX + "Rewards at Start",
             at_start,
@@ -531,7 +531,7 @@ def _action_scale(run: Evidence) -> Found:
 @rule("action-ignored", "warning", "[Nik]")
 def _action_ignored(run: Evidence) -> Found:
     cure = "use the action in step(): neither the next observation nor the reward depends on it"
-    if run.last("Probe/Actions that Matter") == 0:
+    if run.last("Probe/Actions that Matter") == 0 and not run.plays_others:  # all players held the same action
         return "Probe/Actions that Matter", 0, "above 0: from one seed, different actions lead elsewhere", cure
     gain = _gain(run)
     if gain is None or gain > 0.05 or not run.fails or run.last("Probe/Actions that Matter"):
