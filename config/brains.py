@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
@@ -224,6 +224,16 @@ def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
 def brains_of_team(brains: Sequence[BrainSettings], team: int | None) -> list[BrainSettings]:
     """Return the brains that act for a team; None means any team that no brain names."""
     return [brain for brain in brains if (teams := getattr(brain, "teams", None)) is None or (team in teams)]
+
+
+def play_all_games(block: Mapping[str, object]) -> bool:
+    """Return True if brains that do not learn play all games of a behaviour, whose block is given as plain data."""
+    try:
+        listed: Any = as_tuple(as_brains(block.get("brain") or ()))
+        brains = [OwnBrainSettings.model_validate(brain) for brain in listed]
+    except (TypeError, ValueError):  # a later version's, or another program's
+        return False
+    return bool(brains) and leave_nobody_to_learn(brains)
 
 
 def leave_nobody_to_learn(brains: Sequence[OwnBrainSettings]) -> bool:

@@ -20,6 +20,7 @@ from headrace.config.fields import (
     Int,
     Names,
     PlainMap,
+    Reference,
     Settings,
     Text,
     as_tuple,
@@ -309,6 +310,9 @@ class PipelineSettings(Settings):
     )
     statistics_writers: Annotated[tuple[WriterSettings, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Writers of statistics, in addition to the console and TensorBoard."
+    )
+    diagnosis_rules: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
+        (), description="Your own rules of the diagnosis, each as `module:Class`; see docs/diagnosis.md."
     )
     monitor_csv: Flag = Field(
         False,

@@ -62,6 +62,7 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_misspelt_roles(config),
         *_about_curricula(config),
         *_about_demonstrations_alone(config),
+        *_about_recorded_brains(config),
         *_about_other_systems(config),
     ]
     for path, settings in config.blocks():
@@ -411,6 +412,24 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
                 "for both"
             )
             yield Finding(("behaviors", name), message)
+
+
+def _about_recorded_brains(config: Sections) -> Iterator[Finding]:
+    """Report behaviours that should be recorded, although no recorder receives the steps of their brains."""
+    record, blocks = config.record, _blocks(config)
+    if record is None or (record.behaviors == "all" and any(settings.learns for _, settings in blocks)):
+        return
+    teachers = {settings.teacher for _, settings in blocks}
+    for name, settings in config.behaviors.items():
+        if settings.learns or not (record.behaviors == "all" or name in record.behaviors):
+            continue
+        if not settings.broadcast or ("agent_processor" not in record.edges and name not in teachers):
+            key = (*_BEHAVIORS, name, "broadcast")
+            message = (
+                f"the steps of {name} will not be recorded, because a brain controls it; to record them, set "
+                f"{dotted(key)}: true and record.edges: [agent_processor]"
+            )
+            yield Finding(("record",), message, (("record", "edges"), key))
 
 
 def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:

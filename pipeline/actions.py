@@ -46,6 +46,10 @@ def follow(arguments: Sequence[str] | None) -> int:
             return _export_onnx(args.export_onnx, request)
         if args.plot:
             return _plot(args.plot, args.results_dir or "results", args.plot_file)
+        if args.diagnose:
+            return _diagnose(args.diagnose, args.results_dir or "results", args.format == "json", not args.no_env_check)
+        if args.format is not None:
+            raise CommandError("--format works only with --diagnose")
         if args.tournament:
             return _tournament(args.tournament, request)
         if args.view:
@@ -91,6 +95,12 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
     if mistakes:
         return 2
     print(describe(config))
+    if tried and not config.checkpoint_settings.inference:
+        from headrace.pipeline.diagnosis.report import before_run
+
+        findings, lines = before_run(config)
+        _warn([str(finding) for finding in findings])
+        print("\n".join(lines))
     return 0
 
 
@@ -132,6 +142,19 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
     except RunError as error:
         return _refuse(error)
     return 0 if written else 1
+
+
+def _diagnose(names: Sequence[str], results: str, as_json: bool, probes: bool) -> int:
+    """Print why runs do not learn."""
+    from headrace.pipeline.common.errors import RunError, RunFolderError
+    from headrace.pipeline.diagnosis.report import diagnose_runs
+    from headrace.pipeline.run_folder.folder import find_run
+
+    try:
+        print(diagnose_runs([find_run(name, results, "--diagnose") for name in names], as_json, probes))
+    except (RunFolderError, RunError) as error:
+        return _refuse(f"--diagnose: {error}")
+    return 0
 
 
 def _plot(names: Sequence[str], results: str, target: Path | None) -> int:

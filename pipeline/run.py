@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
@@ -29,6 +29,7 @@ from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
+from headrace.pipeline.diagnosis.evidence import Finding
 from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run, key_of
@@ -69,7 +70,7 @@ class BehaviorResult:
     step: int
     """Number of steps counted by the trainer."""
     version: int
-    """Number of updates that the trainer made."""
+    """Version of the trainer's last policy. SAC's policies have new versions before its first update, too."""
     recent_return: float | None
     """Mean return of the last (up to) 100 training episodes."""
     elo: float | None
@@ -80,6 +81,8 @@ class BehaviorResult:
     """Mean return of the best evaluated policy; None without evaluations."""
     ended_by: str = ""
     """Why `stop_when` ended the training before `max_steps`; empty if it did not."""
+    updates: int = 0
+    """Number of updates that the trainer made."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class RunResult:
     elapsed_s: float
     scores: Mapping[str, Score] = field(default_factory=dict)
     """In inference, the scores of the episodes that each policy played, keyed by behaviour id."""
+    findings: tuple[Finding, ...] = ()
+    """Why behaviours do not learn, at most one finding for each; see docs/diagnosis.md."""
     ended_by: str = ""
     """What ended the run early, `stop` or `max_wall_time_s`; empty if the trainers were done."""
     config: RunConfig | None = field(default=None, repr=False, compare=False)
@@ -185,9 +190,10 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
                 if not isinstance(config, RunConfig):  # the caller has loaded it, and has seen its warnings
                     for warning in loaded.warnings:
                         log.warning("%s", warning)
+                warnings = loaded.warnings
                 loaded, chosen = await _shaped(loaded, stop)
                 with started_early(loaded):
-                    result = await _run(loaded, chosen, options, stop)
+                    result = await _run(loaded, chosen, options, stop, warnings)
                     return replace(result, config=loaded, environment=options.environment)
     except Exception:
         raise
@@ -214,13 +220,15 @@ async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, st
         raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
 
 
-async def _run(config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event) -> RunResult:
+async def _run(
+    config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event, warnings: Sequence[str]
+) -> RunResult:
     config = for_viewers(config)
     check_run(config)
     settings = config.checkpoint_settings
     with _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:
         if not settings.inference:
-            stack.enter_context(logged_to(folder.path, append=settings.resume))
+            stack.enter_context(logged_to(folder.path, settings.resume, warnings))
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
         if options.console:
@@ -348,6 +356,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
             state.elo,
             state.export,
             ended_by=state.ended_by,
+            updates=state.updates,
             **coordinator.parts.merged(methodcaller("results", name)),
         )
         for name, state in coordinator.starter.behaviors.items()
@@ -365,6 +374,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
         bool(coordinator.shutdown.ended_by),
         elapsed_s,
         ended_by=coordinator.shutdown.ended_by,
+        findings=tuple(coordinator.diagnosis.findings.values()),
         **results,
     )
 
@@ -452,11 +462,13 @@ def _behavior(checkpoint: Checkpoint, name: str, folder: os.PathLike[str]) -> Be
     export, best = behavior_folder(absolute(folder), name) / NEWEST, None
     with suppress(OSError, ValueError, LookupError):  # no policy was evaluated
         best = float(read_score(best_policy(absolute(folder), name))["mean"])
+    version = int(state.get("policy", {}).get("version", 0))
     return BehaviorResult(
         checkpoint.steps[name],
-        int(state.get("policy", {}).get("version", 0)),
+        version,
         sum(returns) / len(returns) if returns else None,
         None,
         export if export.is_file() else None,
         best,
+        updates=int(state.get("updates", version)),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.pipeline.diagnosis.live import FINDINGS
 from headrace.pipeline.hosts.protocol import describe_failure
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
@@ -109,13 +110,13 @@ def join_callbacks(
 
 
 class _SummaryCalls(StatisticsWriter):
-    """A statistics writer that calls a function with each summary."""
+    """A statistics writer that calls a function with each summary; the run's result has the findings."""
 
     def __init__(self, tell: Callable[[SummaryWritten], None]) -> None:
         self._tell = tell
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        if category != PIPELINE:
+        if category != PIPELINE and not any(name.startswith(FINDINGS) for name in summaries):
             self._tell(SummaryWritten(category, step, {name: summary.value for name, summary in summaries.items()}))
 
 

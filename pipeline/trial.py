@@ -26,6 +26,7 @@ from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.graph import acts
+from headrace.pipeline.diagnosis import live
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
 from headrace.pipeline.main import shutdown
 from headrace.pipeline.main.run_shape import ProbeError, for_viewers, probe
@@ -86,8 +87,9 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
 
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
-    """Return False for the trial's own failure, which only the trial logs."""
-    return not (record.name == shutdown.__name__ and record.levelno == logging.ERROR)
+    """Return False for the trial's own failure, which only the trial logs, and for a diagnosis of its small scale."""
+    diagnosed = record.name == live.__name__ and record.levelno < logging.ERROR
+    return not diagnosed and not (record.name == shutdown.__name__ and record.levelno == logging.ERROR)
 
 
 def _run(small: RunConfig, rows: int) -> RunResult:
@@ -119,10 +121,11 @@ def _learns(config: RunConfig, behavior: str) -> bool:
 
 def _without_update(config: RunConfig, result: RunResult, rows: int) -> Iterator[str]:
     for name, behavior in result.behaviors.items():
-        if _learns(config, name) and (behavior.version == 0 or behavior.step < rows):
+        if _learns(config, name) and (behavior.updates == 0 or behavior.step < rows):
+            advice = " (raise env_settings.timeout_wait for a longer trial)" if behavior.step < rows else ""
             yield (
                 f"not tried: the first update of {name}, because the trial ended with only {behavior.step} steps "
-                "collected (raise env_settings.timeout_wait for a longer trial)"
+                f"collected{advice}"
             )
 
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from trainer_samples import CONTINUOUS, HYBRID, VECTOR, Reported, context_of, demonstrations, experience
 
+from headrace.pipeline.diagnosis.measurements import PREFIX
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.design import design_of
 from headrace.stages.trainer.factory import make_trainer
 
 ROOT = Path(__file__).parents[1]
 KINDS = (
-    "Environment|Policy|Losses|Self-play|League|Evaluation|Epoch|Pipeline|Queue Depth|Producer Wait|Consumer Wait|Busy|Wait|Duration|"
-    "Steps per Second|critic_pretrain|loss|action|Volley|Connect Four|Pursuit"
+    "Environment|Policy|Losses|Data|Diagnosis|Self-play|League|Evaluation|Epoch|Pipeline|Queue Depth|Producer Wait|Consumer Wait|"
+    "Busy|Wait|Duration|Steps per Second|critic_pretrain|loss|action|Volley|Connect Four|Pursuit"
 )
 NAME = re.compile(rf"(?:{KINDS})/\S.*")
 OF_TRAINERS = {"Policy", "Losses", "loss", "Environment", "Epoch"}
@@ -61,13 +62,44 @@ def written_in_the_sources() -> set[str]:
             text = ""
             if isinstance(node, ast.JoinedStr):
                 parts.update(map(id, node.values))
-                text = "".join(str(part.value) if isinstance(part, ast.Constant) else ANYTHING for part in node.values)
+                text = as_text(node)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
                 text = node.value
             kind, _, rest = text.partition("/")
             if NAME.fullmatch(text) and (kind not in OF_TRAINERS or rest.strip(f" {ANYTHING}")):
                 found.add(text)
     return found - NO_STATISTICS
+
+
+def measured_of_rows() -> set[str]:
+    """Names of the measurements that `RowMeasurements` reports, which get their prefix when they are reported."""
+    source = (ROOT / "pipeline" / "diagnosis" / "measurements.py").read_text(encoding="utf-8")
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Yield(ast.Tuple([ast.Constant() | ast.JoinedStr() as name, *_])) | ast.Call(
+                ast.Name("_known"), [ast.Constant() | ast.JoinedStr() as name, *_]
+            ):
+                names.add(PREFIX + as_text(name))
+    return names
+
+
+def asked_by_rules() -> set[str]:
+    """Names of the measurements that the diagnosis' rules ask for."""
+    source = (ROOT / "pipeline" / "diagnosis" / "rules.py").read_text(encoding="utf-8")
+    return {
+        PREFIX + as_text(node.args[0])
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "run.data"
+    }
+
+
+def as_text(node: ast.expr) -> str:
+    """The text of a string or an f-string, with `ANYTHING` for what is filled in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else ANYTHING for part in node.values)
+    assert isinstance(node, ast.Constant)
+    return str(node.value)
 
 
 def fits(name: str, other: str) -> bool:
@@ -120,8 +152,20 @@ def test_each_statistic_that_stands_in_the_sources_is_explained():
 
 
 def test_each_statistic_that_is_explained_can_be_written(reported):
-    known = reported | written_in_the_sources() | OTHERS
+    known = reported | written_in_the_sources() | measured_of_rows() | OTHERS
     epochs = {
         name for name in documented() if name.startswith("Epoch/")
     }  # made of a table, in headrace.pipeline.roles.learner
     assert {name for name in documented() - epochs if not any(fits(name, other) for other in known)} == set()
+
+
+def test_each_measurement_of_the_rows_is_explained():
+    page, measured = documented(), measured_of_rows()
+    assert len(measured) > 20
+    assert {name for name in measured if not any(fits(name, other) for other in page)} == set()
+
+
+def test_the_rules_ask_for_measurements_that_exist():
+    measured, asked = measured_of_rows(), asked_by_rules()
+    assert len(asked) > 15
+    assert {name for name in asked if not any(fits(name, other) for other in measured)} == set()

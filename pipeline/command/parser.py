@@ -389,6 +389,20 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "runs are given)",
     )
     add(
+        "--diagnose",
+        metavar="RUN",
+        nargs="+",
+        type=user_path,
+        help="say why runs do not learn, with evidence and cure; probes the environment for seconds unless "
+        "--no-env-check is given. Also reads the TensorBoard folders of Stable-Baselines3",
+    )
+    add(
+        "--format",
+        choices=("text", "json"),
+        default=None,
+        help="how --diagnose prints its findings (default: text)",
+    )
+    add(
         "--tournament",
         metavar="PLAYER",
         nargs="+",

@@ -218,6 +218,8 @@ class BehaviorState:
     """True once the trainer has been ready at least once."""
     step: int = 0
     version: int = 0
+    updates: int = 0
+    """Number of the trainer's updates that changed weights; see `TrainerReport`."""
     sent: int = 0
     """Version of the newest policy that the trainer has sent."""
     recent_return: float | None = None
@@ -262,6 +264,7 @@ class BehaviorState:
     def receive_report(self, report: TrainerReport) -> bool:
         """Store a trainer's report; return True if a checkpoint is due."""
         self.step, self.version, self.done = report.step, report.version, report.done
+        self.updates = report.updates
         self.recent_return, self.ended_by = report.recent_return, report.ended_by
         return self.step >= self.next_checkpoint
 

@@ -19,6 +19,7 @@ from typing import Self
 
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline import control as control
+from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.process import ProcessUsage
@@ -31,6 +32,8 @@ from headrace.pipeline.control import (
     StatisticsReport,
     Stop,
 )
+from headrace.pipeline.diagnosis.evidence import Finding
+from headrace.pipeline.diagnosis.live import RunDiagnosis
 from headrace.pipeline.flow import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle, how_it_ended
 from headrace.pipeline.main.behavior import BehaviorState
@@ -43,6 +46,7 @@ from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.shutdown import SOURCES_SHARE, Shutdown
 from headrace.pipeline.main.supervision import GuardedTasks, Silence, SupervisionSection, Supervisor
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
+from headrace.pipeline.reporting.history import read_events
 from headrace.pipeline.reporting.reporter import Reporter
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.reporting.writers import open_writers
@@ -383,6 +387,9 @@ class Coordinator:
             waits=plan.folder.waits,
             before_summary=lambda: self.checkpointing.check_folder(),
         )
+        self.diagnosis = RunDiagnosis(plan.config, self._on_finding, plan.resumes)
+        if training:
+            self.reporter.add_writer(self.diagnosis)
         self.running = RunningHosts(plan.config, self.tasks.group, lambda host: self._hosts.listen_to(host))
         self.launcher = Launcher(plan, self.running, self.parts.learner_started)
         self.broadcaster = Broadcaster(self.launcher, self.parts.at_rest if plan.deterministic else lambda: None)
@@ -417,6 +424,9 @@ class Coordinator:
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
         """Run until all trainers are done, `stop` is set or something fails; then end all hosts."""
+        if self.plan.resumes:
+            folder, behaviors = self.plan.folder.path, self.plan.config.behaviors
+            await in_thread("read earlier statistics", read_events, folder, behaviors, self.diagnosis.history)
         with self.reporter.progress:
             background = [
                 self.tasks.start(self._watch_clock(on_progress)),
@@ -435,8 +445,12 @@ class Coordinator:
         self.checkpointing.check_folder()
         if not self.plan.playing and not self.plan.folder.waits:
             self.reporter.finish()
+            self.diagnosis.finish()
             self.checkpointing.write_status(final=True)
             self.checkpointing.check_exports()
+
+    def _on_finding(self, finding: Finding) -> None:
+        self.reporter.record_finding(finding.behavior, finding.cause, finding.value, finding.step, str(finding))
 
     # Messages from hosts. --------------------------------------------------------------------------------------------
 

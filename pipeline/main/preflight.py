@@ -25,6 +25,7 @@ from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import ACTOR, acts
 from headrace.pipeline.control import HostFailed
+from headrace.pipeline.diagnosis.live import check_rules
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
 from headrace.pipeline.policies.export import NEWEST, check_undamaged
@@ -195,7 +196,8 @@ def _missing_persons(config: RunConfig) -> Iterator[str]:
 
 def names_of_main(config: RunConfig) -> list[str]:
     """Return error messages about the names that a run may use in the main process; each begins with a location."""
-    mistakes: list[StageError] = [*check_writers(config), *check_samplers(config), *check_opponents(config)]
+    mistakes: list[StageError] = [*check_writers(config), *check_rules(config)]
+    mistakes += [*check_samplers(config), *check_opponents(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += [*check_stages(config), *check_brains(config)]
     return [config.in_place(mistake.key, str(mistake)) for mistake in mistakes]

@@ -185,12 +185,13 @@ _FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
 
 
 @contextmanager
-def logged_to(folder: Path, append: bool) -> Iterator[None]:
+def logged_to(folder: Path, append: bool, shown: Sequence[str] = ()) -> Iterator[None]:
     """Also write Headrace's log records to `run_logs/run.log` within this context; a disk error affects only the log.
 
     Args:
         folder: `results/<run-id>`.
         append: True to keep the lines from an earlier part of the run.
+        shown: warnings that the console showed before the folder was open; they become the log's first lines.
     """
     path = folder / "run_logs" / FILE
     try:
@@ -203,6 +204,8 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
     handler = ConsoleHandler(file, str(path))
     handler.setFormatter(LevelledLines(_FORMAT, "%Y-%m-%d %H:%M:%S"))
     logger = logging.getLogger(OURS)
+    for text in shown:
+        handler.handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (), None))
     try:
         with _writing_to(handler, logger):
             yield

@@ -144,6 +144,16 @@ class History:
         with self._lock:
             return {category: [*marks] for category, marks in self._marks.items() if marks}
 
+    def categories(self) -> list[str]:
+        """Return the names of all behaviours, and `Pipeline`."""
+        with self._lock:
+            return [*self._curves]
+
+    def curves(self, category: str) -> dict[str, list[Point]]:
+        """Return the points of a category's curves, keyed by name."""
+        with self._lock:
+            return {name: [*curve.points, *curve._open] for name, curve in self._curves.get(category, {}).items()}
+
     def plain(self) -> dict[str, dict[str, dict[str, list[float]]]]:
         """Return all curves as plain data."""
         with self._lock:

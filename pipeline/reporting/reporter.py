@@ -197,6 +197,11 @@ class Reporter:
         }
         self._write_at(message.behavior, values, message.step)
 
+    def record_finding(self, behavior: str, cause: str, value: float, step: int, text: str) -> None:
+        """Write a finding of the diagnosis: its value as `Diagnosis/<cause>` at its step, and a mark on the curves."""
+        self._write_at(behavior, {f"Diagnosis/{cause}": value}, step)
+        self.mark(behavior, step, "finding", text)
+
     def record_epoch(self, message: EpochEnded) -> None:
         """Write the statistics of an epoch, at the epoch's last step."""
         self._write_at(message.behavior, message.values, message.step)
@@ -347,7 +352,7 @@ class _BehaviorWatch:
             self.progress,
             steps=report.step,
             steps_per_s=speed,
-            updates=report.version,
+            updates=report.updates,
             mean_reward=report.recent_return,
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -164,6 +164,8 @@ class StatisticsCollector:
 
     def __init__(self, seed: int = 0) -> None:
         self._accumulators: dict[str, dict[str, _Accumulator]] = {}
+        self.on_first: Callable[[], object] | None = None
+        """Called with the first statistic that is added from now on, perhaps in another thread; then becomes None."""
         self._rng = random.Random(seed)
         self._mixed: set[tuple[str, str]] = set()
         self._not_finite: set[tuple[str, str]] = set()
@@ -237,6 +239,9 @@ class StatisticsCollector:
         named = self._accumulators.get(category)
         if named is None:
             named = self._accumulators[category] = {}
+            if self.on_first is not None:
+                first, self.on_first = self.on_first, None
+                first()
         accumulator = named.get(name)
         if accumulator is None or accumulator.how != how:
             if how not in HOWS:

@@ -40,6 +40,7 @@ from headrace.pipeline.control import (
     SetHyperparameter,
     Stop,
 )
+from headrace.pipeline.diagnosis.measurements import MEASUREMENTS, RowMeasurements
 from headrace.pipeline.hosts.early_children import learners_of, most_learner_processes
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.export import OnnxExporter, export_policy
@@ -49,7 +50,7 @@ from headrace.pipeline.reporting.csv_writer import EpisodeTable
 from headrace.pipeline.roles.device import choose_rounding, device_of, precision_of, products_of
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import ReceiverTap, recorded_here
-from headrace.pipeline.roles.sizes import agents_of, squashes_actions
+from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, squashes_actions
 from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import pack_state, unfinished_folder, unpack_state
 from headrace.pipeline.run_folder.names import behavior_folder
@@ -286,6 +287,12 @@ class LearnerHost(TrainerHost):
         if (evaluation := self.config.evaluation) is not None:
             self._epochs = EpochStatistics(self.statistics, evaluation.every, self._end_epoch)
         self._files = FileGuard(self.stages.context(TRAINER).log)
+        self._measurements: RowMeasurements | None = None
+        settings = self._settings
+        if not kind_of_trainer(self.config, plan.behavior).imitates:  # its teacher's learner measures the rows
+            squashed = squashes_actions(self.config, plan.behavior)
+            every = max(settings.summary_freq, settings.max_steps // MEASUREMENTS)
+            self._measurements = RowMeasurements(self._spec, squashed, every)
 
     async def _work(self) -> None:
         replicas = self.config.pipeline.hosts.learners.replicas
@@ -315,7 +322,8 @@ class LearnerHost(TrainerHost):
         add_episode = None
         if self.config.pipeline.monitor_csv:
             add_episode = EpisodeTable(self.plan.behavior, self.stages.folder.check).add
-        port = TrainerPort(self._report, lambda call: loop.call_later(SOON_S, call), add_episode)
+        measure = None if self._measurements is None else self._measurements.add
+        port = TrainerPort(self._report, lambda call: loop.call_later(SOON_S, call), add_episode, measure)
         statistics = self._epochs or self.statistics
         share = None if followers is None else followers.share_samples
         async with self._make_stage(replicas, device, statistics, port, share) as stage:
@@ -481,6 +489,8 @@ class LearnerHost(TrainerHost):
         """Send the trainer's report; if a summary becomes due with this report, send the statistics first."""
         summary_freq = self._settings.summary_freq
         if report.step // summary_freq > self._reported_step // summary_freq:
+            if self._measurements is not None:
+                self._measurements.report(self.statistics, self.plan.behavior)
             self.report()
         self._reported_step = report.step
         if self._epochs is not None:

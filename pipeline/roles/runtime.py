@@ -9,6 +9,7 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -34,6 +35,11 @@ from headrace.stages.errors import StageError, describe_error, is_failure
 
 REPORT_EVERY_S = 1.0
 """Seconds between a host's reports, which contain statistics and serve as a sign of life."""
+FIRST_REPORT_S = 0.05
+"""Seconds until the first report, and from a host's first statistics to the next one."""
+REPORT_GROWTH = 1.1
+"""Factor by which the pause grows with each report. The pause stays about a tenth of the time since the first
+statistics, so even in a run of seconds nearly every summary has the statistics of all hosts."""
 
 
 class Host(ABC):
@@ -73,6 +79,7 @@ class Host(ABC):
         self._edges = edges
         self._before_report: list[Callable[[], None]] = []
         """Called just before each report."""
+        self._first_statistics = asyncio.Event()
         self._ends: dict[str, Receiver[Any] | Sender[Any]] = {}
         self._senders: list[Sender[Any]] = []
 
@@ -99,6 +106,8 @@ class Host(ABC):
         """Run to completion and report the outcome to main; return True for success."""
         guard_global_state()
         PREPARES.set(self._tell_of_preparing)
+        loop = asyncio.get_running_loop()
+        self.statistics.on_first = lambda: loop.call_soon_threadsafe(self._first_statistics.set)
         try:
             await _beside(self.plan.name, self._work(), self._listen(), self._report_periodically())
         except ExceptionGroup as group:
@@ -145,8 +154,17 @@ class Host(ABC):
         return replace(report, message=f"{self.plan.name}: {report.message}") if self.named_in_failures else report
 
     async def _report_periodically(self) -> None:
+        delay_s = FIRST_REPORT_S
         while True:
-            await asyncio.sleep(REPORT_EVERY_S)
+            if self._first_statistics.is_set():
+                await asyncio.sleep(delay_s)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay_s):
+                        await self._first_statistics.wait()
+                    delay_s = FIRST_REPORT_S
+                    continue
+            delay_s = min(REPORT_EVERY_S, REPORT_GROWTH * delay_s)
             self.report()
             await self.control.drain()
 

@@ -374,6 +374,6 @@ def find_run(name: str, results: str, option: str) -> Path:
         CommandError: if the run is missing.
     """
     for folder in (absolute(name), absolute(results) / name):
-        if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):
+        if (folder / CONFIGURATION).is_file() or any(folder.glob("**/events.out.tfevents.*")):
             return folder
     raise CommandError(f"{option} {name}: no such run: neither {name} nor {Path(results) / name} is a run folder")

@@ -53,6 +53,9 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
     hyperparameters = BCHyperparameters
     imitates = True
 
+    policy_updates = 0
+    """Number of calls to `learn` so far that had steps to learn from: sometimes, all waiting steps are held out."""
+
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         spec, design = context.spec, self._design
@@ -111,6 +114,7 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
             report["Policy/Gradient Norm"] = float(torch.linalg.vector_norm(self._network.gradients))
             trained = self._likelihood.evaluate(examples, normalizer)
             report["Policy/Training Log Likelihood"] = trained["Log Likelihood"]
+            self.policy_updates += 1
         self._held_out.forget(keep=h.buffer_size)
         if len(self._held_out):
             evaluated = self._likelihood.evaluate(self._held_out.examples(), normalizer)
@@ -120,16 +124,20 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
         self._examples.clear()
         self.version += 1
         self._report(report)
+        add = self.context.statistics.add
+        add(self.context.behavior, "Policy/Gradient Steps", float(self._likelihood.steps), "last")
         return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimizer, normaliser, counters, random state, and the waiting and held-out rows."""
-        return {**super().state_dict(), **self.warm_state(), "waiting": self._waiting}
+        counts = {"waiting": self._waiting, "policy_updates": self.policy_updates}
+        return {**super().state_dict(), **self.warm_state(), **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
         self.warm_start(state)
         super().load_state_dict(state)
+        self.policy_updates = int(state["policy_updates"])
         self._waiting = int(state["waiting"])
 
     def parameter_counts(self) -> Mapping[str, int]:

@@ -177,7 +177,12 @@ class Trainer(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """Number of updates so far, which is the version of `policy()`."""
+        """Number of calls to `learn` so far, which is the version of `policy()`."""
+
+    @property
+    def policy_updates(self) -> int:
+        """Number of updates so far. This is `version`, unless some calls to `learn` change no weights."""
+        return self.version
 
     @property
     def rows_per_update(self) -> int:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.queues.messages import TrajectoryBatch
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
@@ -14,6 +16,7 @@ class TrainerReport:
     behavior: str
     step: int
     version: int
+    """Version of the trainer's newest policy: the number of calls to its `learn`."""
     done: bool
     """True once the trainer has stopped learning and only drains its input."""
     recent_return: float | None
@@ -37,6 +40,8 @@ class TrainerReport:
     update."""
     learning_s: tuple[float, ...] = ()
     """Durations in seconds of the updates that `collecting_s` covers."""
+    updates: int = 0
+    """Number of updates so far that changed weights; `version` also counts calls for which no update was due."""
     at: float = field(default_factory=time.monotonic)
     """Monotonic time of the report, measured in the reporting process."""
 
@@ -54,3 +59,5 @@ class TrainerPort:
     """Calls a function a little later, so that one report can cover several events."""
     each_episode: EpisodeSink | None = None
     """Called with the episodes that have just ended; None if nothing needs them."""
+    each_batch: Callable[[TrajectoryBatch], None] | None = None
+    """Called with each batch that the trainer is about to learn from; None if nothing needs them."""

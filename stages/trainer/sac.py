@@ -83,6 +83,10 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
     squashed = True
     off_policy = True
 
+    policy_updates = 0
+    """Number of calls to `learn` so far that took gradient steps. Before the replay memory is full enough, no call
+    does."""
+
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
         settings, spec, h = context.settings, context.spec, self._hyperparameters
@@ -112,6 +116,8 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self._parts = {"update": self._update, "cloning": self._cloning}
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
+        self._counted_steps = 0
+        """Number of gradient steps that `policy_updates` covers."""
         self._learned = count()  # counts the calls to `learn` that make updates
 
     def add(self, batch: TrajectoryBatch) -> None:
@@ -162,6 +168,9 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self._learn_all()
         rows, self._unlearned = self._unlearned, 0
         self.version += 1
+        if self._update.steps > self._counted_steps:
+            self.policy_updates += 1
+            self._counted_steps = self._update.steps
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -169,6 +178,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         signals = self._signals.state_dict()
         return {
             **super().state_dict(),
+            "policy_updates": self.policy_updates,
             **self._pace.state_dict(),
             "unlearned": self._unlearned,
             "normalizer": self._intake.normalizer_state(),
@@ -188,6 +198,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
             self._signals.load_state_dict({"signals": state["signals"], "sums": sums, "scale": scale})
             self._intake.load_normalizer(state["normalizer"])
         super().load_state_dict(state)
+        self.policy_updates, self._counted_steps = int(state["policy_updates"]), self._update.steps
         self._unlearned = int(state["unlearned"])
         self._pace.load_state_dict(state, self.step)
         self._memory.clear()
@@ -290,6 +301,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self._report(statistics | statistics_of(found, norms, self._signals.names, self.context.replicas, parts))
         for of_cloning in cloned:
             self._report(of_cloning)
+        self.context.statistics.add(self.context.behavior, "Policy/Gradient Steps", float(self._update.steps), "last")
 
     def _learn_minibatch(self, learning_rate: float) -> tuple[UpdateMeasures, tuple[ReplicaSlice, int]]:
         """Take a gradient step; return its measurements, this replica's part of the rows, and the number of rows."""

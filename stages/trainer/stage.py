@@ -119,8 +119,13 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     @property
     def version(self) -> int:
-        """Version of the trainer's policy: the trainer's updates, plus those of earlier trainers."""
+        """Version of the trainer's policy: the trainer's versions, plus those of earlier trainers."""
         return self.trainer.version + self.takeover.versions
+
+    @property
+    def updates(self) -> int:
+        """The trainer's updates that changed weights, plus those of earlier trainers."""
+        return self.trainer.policy_updates + self.takeover.updates
 
     @property
     def step(self) -> int:
@@ -174,6 +179,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 return False
         if self._columns:
             require_columns(item, self._columns)
+        if self._port.each_batch is not None:
+            self._port.each_batch(item)
         with defaults_of(type(self.trainer)):
             self.trainer.add(item)
         frames = item.rows.get("env_frames")  # the environment steps that each action lasted
@@ -230,7 +237,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     def number_above(self, version: int) -> None:
         """Give policies higher versions than this one, which a different trainer used. Actors use the highest version.
 
-        The count of updates continues from there, as if none of the other trainer's updates had been lost.
+        Only the versions continue from there; `updates` does not count the other trainer's updates, which are lost.
         """
         if version >= max(0, self.version):
             self.takeover.versions += version + 1 - self.version
@@ -257,6 +264,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             "threads": None if self._threads is None else self._threads.state,
             "trainer": trainer,
             "policy": {"weights": policy.weights, "step": policy.step, "version": policy.version},
+            "updates": self.updates,
             "held_rows": self.held_rows,
             "recent_returns": list(self.episodes.recent),
             "stop_when": self._criterion.state_dict(),
@@ -373,6 +381,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 parameter_generation=self.episodes.parameter_generation,
                 collecting_s=collecting_s,
                 learning_s=learning_s,
+                updates=self.updates,
             )
         )
 
@@ -397,6 +406,7 @@ class Takeover:
     Attributes:
         steps: the number of steps that earlier trainers have counted.
         versions: the number of policy versions that earlier trainers have used.
+        updates: the number of updates that earlier trainers have made.
         wanted: true if a new trainer is due to take over.
         oldest: version of the current trainer's first policy; steps by older versions belong to a previous trainer. -1
             if this is the first trainer.
@@ -411,6 +421,7 @@ class Takeover:
         self.oldest = -1
         self.steps = 0
         self.versions = 0
+        self.updates = 0
 
     def want(self, number: int, weights: NDArray[np.float32] | None) -> None:
         """Request a new trainer with a new optimizer, normaliser and schedules.
@@ -431,6 +442,7 @@ class Takeover:
             trainer.take_weights(replace(trainer.policy(), weights=self._weights).tensors())
         self.wanted, self._weights = False, None
         self.steps += before.step
+        self.updates += before.policy_updates
         self.versions, self.oldest = version - trainer.version, version
         return trainer
 
@@ -441,6 +453,7 @@ class Takeover:
             "begun_anew": self._number,
             "lost_updates": self.versions,
             "former_steps": self.steps,
+            "former_updates": self.updates,
             "oldest_version": self.oldest,
         }
 
@@ -450,6 +463,7 @@ class Takeover:
         self.wanted, self._weights = pending is not None, None if pending is None else pending["weights"]
         self.versions, self._number = int(state.get("lost_updates", 0)), int(state.get("begun_anew", 0))
         self.steps, self.oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))
+        self.updates = int(state.get("former_updates", 0))
 
 
 RECENT_EPISODES = 100

@@ -159,3 +159,23 @@ def test_a_teacher_that_does_not_learn_has_to_broadcast():
         RunConfig.from_plain(plain)
     plain["behaviors"]["Ball"]["broadcast"] = True
     RunConfig.from_plain(plain)
+
+
+@pytest.mark.parametrize(
+    ("behaviors", "record", "warned"),
+    [
+        ({"Ball": {"brain": "random"}}, {}, True),
+        ({"Ball": {"brain": "random"}}, {"edges": ["agent_processor"]}, True),
+        ({"Ball": {"brain": "random", "broadcast": True}}, {"edges": ["trainer"]}, True),
+        ({"Ball": {"brain": "random", "broadcast": True}}, {"edges": ["agent_processor"]}, False),
+        ({"Ball": {"brain": "random"}, "Other": {}}, {"edges": ["agent_processor"]}, False),
+        ({"Ball": {"brain": "random"}, "Other": {}}, {"behaviors": ["Ball"]}, True),
+        ({"Ball": {"brain": {"use": "random", "weight": 0.5}}}, {"edges": ["agent_processor"]}, False),
+    ],
+)
+def test_a_recording_without_the_steps_that_it_is_made_for_gives_a_warning(behaviors, record, warned):
+    warnings = RunConfig.from_plain({"behaviors": behaviors, "record": record}).warnings
+    expected = "record: the steps of Ball will not be recorded, because a brain controls it; to record them, set "
+    assert [warning for warning in warnings if "not be recorded" in warning] == (
+        [f"{expected}behaviors.Ball.broadcast: true and record.edges: [agent_processor]"] if warned else []
+    )

@@ -6,13 +6,19 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
+import yaml
 from run_configs import INLINE, cartpole
 from run_folders import streams
 from runs import run_here
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from headrace.pipeline.cli import main
+from headrace.pipeline.run import run
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
+from headrace.stages.trainer.imitation import load_demonstrations
 
 HOSTS = {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}}
 VOLLEY: dict[str, Any] = {
@@ -20,6 +26,18 @@ VOLLEY: dict[str, Any] = {
     "pipeline": HOSTS,
 }
 """Games are short, so that some end in a run of 2000 steps."""
+
+RUN: dict[str, Any] = {"pipeline": HOSTS}
+SCRIPT = """
+import numpy as np
+from headrace import ActionBatch
+
+
+class Lean:
+    def __call__(self, observations):
+        leaning = observations[0][:, 2:].sum(axis=1, keepdims=True) > 0
+        return ActionBatch(np.zeros((len(leaning), 0), np.float32), leaning.astype(np.int32))
+"""
 
 
 def recorded(result):
@@ -108,6 +126,42 @@ def test_a_student_imitates_a_script_whose_steps_are_broadcast(tmp_path):
     assert result.behaviors["Student"].version > 0
     assert result.behaviors["Student"].export is not None
     assert result.behaviors["Volley"].export is None
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """The recordings of a script that played CartPole."""
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "my_players.py").write_text(SCRIPT)
+    plain = cartpole(record__edges=["agent_processor"], **INLINE)
+    plain["behaviors"] = {"CartPole": {"brain": "my_players:Lean", "broadcast": True, "max_steps": 600}}
+    plain["checkpoint_settings"] = {"run_id": "run", "results_dir": str(folder / "results")}
+    (folder / "run.yaml").write_text(yaml.safe_dump(plain))
+    return run(folder / "run.yaml", console=False).folder / "streams"
+
+
+def test_a_recorded_script_becomes_a_demo_file(script, tmp_path):
+    demo = tmp_path / "CartPole.demo"
+    assert main(["--to-demo", str(script), str(demo)]) == 0
+    demonstrations = load_demonstrations(str(demo), "CartPole")
+    assert len(demonstrations) >= 600
+    leaning = demonstrations.observations[0][:, 2:].sum(axis=1) > 0
+    np.testing.assert_array_equal(demonstrations.choices[:, 0], leaning)
+
+
+def test_bc_learns_from_a_recorded_script(script, tmp_path):
+    block = {"trainer_type": "bc", "max_steps": 6000}
+    sizes = {"batch_size": 64, "buffer_size": 512, "learning_rate": 0.01, "held_out": 0.2}
+    plain = {"behaviors": {"CartPole": {**block, "hyperparameters": {"demo_path": str(script), **sizes}}}, **RUN}
+    run = run_here(plain, tmp_path, "run")
+    events = EventAccumulator(str(run.folder / "CartPole")).Reload()
+    assert events.Scalars("Policy/Held-out Accuracy")[-1].value > 0.8
+
+
+def test_ppo_clones_a_recorded_script(script, tmp_path):
+    plain = cartpole(behaviors__CartPole__behavioral_cloning={"demo_path": str(script)}, **INLINE)
+    run = run_here(plain, tmp_path, "run")
+    assert EventAccumulator(str(run.folder / "CartPole")).Reload().Scalars("Losses/Pretraining Loss")
 
 
 def test_without_broadcast_the_steps_of_brains_are_not_recorded(tmp_path):

@@ -17,6 +17,7 @@ from run_folders import digest, read_whole_checkpoint
 from runs import COMMAND, PATIENCE_S, assert_no_children, run_here
 
 from headrace.config import RunConfig, load_config
+from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.run import RunOptions, RunResult, run, run_async
 
@@ -146,6 +147,25 @@ def test_warnings_about_the_configuration_are_logged_once(tmp_path, caplog):
     warnings = load_config({**odd, "checkpoint_settings": settings}).warnings
     assert any("nothing is learned" in warning for warning in warnings)
     assert [caplog.messages.count(warning) for warning in warnings] == [1] * len(warnings)
+
+
+@pytest.mark.parametrize("way", ["command", "data", "configuration"])
+def test_warnings_about_the_configuration_are_in_the_log_of_the_run(way, tmp_path):
+    odd = changed(
+        PLAIN, {"behaviors__CartPole__hyperparameters__buffer_size": 10_240, "behaviors__CartPole__max_steps": 64}
+    )
+    plain = {**odd, "checkpoint_settings": {"results_dir": str(tmp_path), "run_id": "run"}}
+    path = tmp_path / "odd.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    config = load_config(path if way == "command" else plain)
+    if way == "command":
+        assert main([str(path)]) == 0
+    else:
+        run(config if way == "configuration" else plain)
+    assert config.warnings
+    first = (tmp_path / "run" / "run_logs" / "run.log").read_text().splitlines()[: len(config.warnings)]
+    for line, warning in zip(first, config.warnings, strict=True):
+        assert line.endswith(f"[WARNING] {warning}")
 
 
 def test_a_resumed_run_continues_from_its_last_step(trained, finished, tmp_path, caplog):

@@ -198,7 +198,7 @@ def test_a_small_run_makes_an_update(behavior, tmp_path):
     small, rows = smaller(RunConfig.from_plain(plain), str(tmp_path))
     result = run(small.rewritten(small.to_plain() | {"pipeline": {"hosts": INLINE}})).behaviors["B"]
     assert rows == ROWS
-    assert result.version > 0
+    assert result.updates > 0
     assert result.step >= rows
 
 
@@ -215,7 +215,7 @@ def test_all_learners_of_a_league_make_an_update(tmp_path):
         "learners": {"kind": "inline"},
     }
     result = run(small.rewritten(small.to_plain() | {"pipeline": {"hosts": hosts}}))
-    assert {name: behavior.version > 0 for name, behavior in result.behaviors.items()} == {
+    assert {name: behavior.updates > 0 for name, behavior in result.behaviors.items()} == {
         "B.main": True,
         "B.rival": True,
     }

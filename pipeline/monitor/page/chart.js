@@ -140,7 +140,7 @@ export class Chart {
   /** Draw vertical lines at changes and restarts, and a triangle for each checkpoint. @param {any} plot */
   drawMarks(plot) {
     const { ctx: pen, bbox } = plot, dot = devicePixelRatio, below = bbox.top + bbox.height;
-    const inks = { set: colour("warn"), lesson: colour("good"), restart: colour("bad"), checkpoint: colour("pale") };
+    const inks = { set: colour("warn"), lesson: colour("good"), restart: colour("bad"), finding: colour("bad"), checkpoint: colour("pale") };
     pen.save();
     for (const { kind, x, ink } of this.marks()) {
       const at = Math.round(plot.valToPos(x, "x", true));

@@ -71,6 +71,11 @@ class ImitationUpdate(ABC):
     def loss(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
         """Return the scalar loss of head outputs [B, H] for a batch's inputs."""
 
+    @property
+    def steps(self) -> int:
+        """Number of gradient steps taken so far."""
+        return self._adam.steps
+
     def step(self, learning_rate: float) -> None:
         """Change the parameters by their gradients."""
         self._adam.step(learning_rate)

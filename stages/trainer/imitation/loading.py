@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.config.brains import play_all_games
 from headrace.config.trainers import declared_kind
 from headrace.queues.columns import TRAJECTORY_COLUMNS, observation_columns, row_columns
 from headrace.queues.messages import Array, TrajectoryBatch
@@ -53,8 +54,9 @@ The caller checks spec and numbers. A reader raises StageError or StreamError if
 format."""
 
 
-# Headrace's recordings, in which the policy that acted is the expert. Recordings made at either edge can be read. A
-# trajectory may be only a piece of an episode. Each episode's pieces are joined in order.
+# Headrace's recordings, in which the policy that acted is the expert. If brains played all games of a behaviour, the
+# brains are the experts. Recordings made at either edge can be read. A trajectory may be only a piece of an episode.
+# Each episode's pieces are joined in order.
 
 _TRAINER_EDGE = "trainer"
 _KEYS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "learning")
@@ -64,19 +66,21 @@ _KEYS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "lear
 def read_stream(path: Path, behavior: str, _: BehaviorSpec | None = None) -> Demonstrations | None:
     """Read the steps that the learning policy made, for one behaviour; return None if there are no steps.
 
+    If the behaviour never learned, because brains played all its games, read their steps.
+
     Raises:
         StreamError: if the file is not a stream.
         StageError: if the file has several behaviours but none with this name, or a message lacks a column. A file with
             a single behaviour is read regardless of the behaviour's name.
     """
     reader = StreamReader(path)
-    by_name = {spec.name: spec for spec in reader.header.specs}
-    if behavior not in by_name and len(by_name) != 1:
+    spec = _spec_of(reader.header, behavior)
+    if spec is None:
+        names = ", ".join(sorted({spec.name for spec in reader.header.specs})) or "nobody"
         raise StageError(
-            f"{path}: it contains no steps of {behavior}, only of {', '.join(sorted(by_name)) or 'nobody'}; expected a "
-            "stream of that behaviour, or of a single behaviour"
+            f"{path}: it contains no steps of {behavior}, only of {names}; expected a stream of that behaviour, or of "
+            "a single behaviour"
         )
-    spec = by_name.get(behavior) or next(iter(by_name.values()))
     edge = _TRAINER_EDGE if _TRAINER_EDGE in reader.header.edges else min(reader.header.edges)
     batches = [
         frame.message
@@ -90,17 +94,20 @@ def read_stream(path: Path, behavior: str, _: BehaviorSpec | None = None) -> Dem
         _check_columns(batch, spec, path)
     if reader.damage:
         log.warning("using the demonstrations up to the last complete message: %s", reader.damage)
+    if _played_by_brains(reader.header, spec.name):  # all of them are experts
+        batches = [batch.replace(learning=np.ones_like(batch.trajectories["learning"])) for batch in batches]
     batches = [batch for batch in batches if batch.trajectories["learning"].any()]
     if not batches:
         return None
     return _demonstrations(batches, spec, squashed=spec.name in reader.header.squashed)
 
 
-def without_doubles(files: Sequence[Path]) -> list[Path]:
-    """Return the files, except those that duplicate another file's content.
+def without_doubles(files: Sequence[Path], behavior: str) -> list[Path]:
+    """Return the files with a behaviour's steps, except those that duplicate another file's content.
 
     Files can be duplicates for three reasons: a run may be recorded at both edges; a student has the same input as its
-    teacher; and human play is recorded both as a stream and as a `.demo` file with the same name.
+    teacher; and human play is recorded both as a stream and as a `.demo` file with the same name. If one of a run's
+    streams has the behaviour, the run's streams without it are left out.
 
     Raises:
         StreamError: if a `.stream` file is not a stream file.
@@ -109,15 +116,49 @@ def without_doubles(files: Sequence[Path]) -> list[Path]:
     at_trainers = [header for header in headers.values() if _TRAINER_EDGE in header.edges]
     runs = {header.run_id for header in at_trainers}
     receivers = {(header.run_id, spec.name) for header in at_trainers for spec in header.specs}
+    teachers = {(header.run_id, _teacher(header.config, spec.name)) for header in at_trainers for spec in header.specs}
 
     def doubled(header: StreamHeader) -> bool:
         if _TRAINER_EDGE not in header.edges:
+            spec = _spec_of(header, behavior)
+            if spec is not None and _played_by_brains(header, spec.name):  # only a student's trainer gets its steps
+                return (header.run_id, spec.name) in teachers
             return header.run_id in runs
         return all((header.run_id, _teacher(header.config, spec.name)) in receivers for spec in header.specs)
 
-    doubles = {file for file, header in headers.items() if doubled(header)}
-    doubles |= {file.with_suffix(".demo") for file in headers}
-    return [file for file in files if file not in doubles]
+    left = {file: header for file, header in headers.items() if not doubled(header)}
+    named = {file for file, header in left.items() if any(spec.name == behavior for spec in header.specs)}
+    of_run = {left[file].run_id for file in named}
+    left_out = {file for file in headers if file not in left or (file not in named and left[file].run_id in of_run)}
+    left_out |= {file.with_suffix(".demo") for file in headers}
+    return [file for file in files if file not in left_out]
+
+
+def unrecorded_brains(files: Sequence[Path], behavior: str) -> str:
+    """Return why recordings have no steps of a behaviour that brains controlled; empty if there is another reason."""
+    for file in files:
+        header = StreamReader(file).header if file.suffix == ".stream" else None
+        spec = None if header is None else _spec_of(header, behavior)
+        if header is None or spec is None or not _played_by_brains(header, spec.name):
+            continue
+        if not _block(header.config, spec.name).get("broadcast"):
+            return (
+                f"in {file}, a brain controlled {spec.name}, and a brain's steps are only recorded with broadcast: set "
+                f"behaviors.{spec.name}.broadcast: true and record.edges: [agent_processor] in the YAML of the "
+                "recorded run, and record again"
+            )
+    return ""
+
+
+def _spec_of(header: StreamHeader, behavior: str) -> BehaviorSpec | None:
+    """Return the spec of the behaviour with this name, or of a file's only behaviour; None if there is neither."""
+    by_name = {spec.name: spec for spec in header.specs}
+    return by_name.get(behavior) or (next(iter(by_name.values())) if len(by_name) == 1 else None)
+
+
+def _played_by_brains(header: StreamHeader, behavior: str) -> bool:
+    """Return True if brains that do not learn played all games of a behaviour or, for a student, of its teacher."""
+    return play_all_games(_block(header.config, _teacher(header.config, behavior) or behavior))
 
 
 def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> None:
@@ -151,9 +192,14 @@ def _kind(dtype: str) -> str:
 
 def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
     """Return the behaviour whose trajectories this behaviour imitated; None if it did not imitate."""
-    settings = config.get("behaviors", {}).get(behavior) or config.get("default_settings") or {}
+    settings = _block(config, behavior)
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
     return str(teacher) if declared_kind(settings.get("trainer_type")).imitates and teacher else None
+
+
+def _block(config: Mapping[str, Any], behavior: str) -> Mapping[str, Any]:
+    """Return a behaviour's settings in a recorded run's configuration."""
+    return config.get("behaviors", {}).get(behavior) or config.get("default_settings") or {}
 
 
 def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squashed: bool) -> Demonstrations:
@@ -414,14 +460,19 @@ def load_demonstrations(path: str, wanted: BehaviorSpec | str, folder: Path | No
     behavior, spec = (wanted, None) if isinstance(wanted, str) else (wanted.name, wanted)
     parts: list[Demonstrations] = []
     minari = path.startswith(PREFIX)
-    for file in [Path(path)] if minari else _files(path, behavior, folder):
+    files = [Path(path)] if minari else _files(path, behavior, folder)
+    for file in files:
         part = read_minari(path, behavior) if minari else READERS[file.suffix](file, behavior, spec)
         if part is None:
             continue
         spec = spec or replace(part.spec, behavior_id=behavior)
         parts.append(checked(part, spec, path if minari else str(file)))
     if not parts:
-        raise StageError(f"behaviors.{behavior}: demo_path {path!r}: the recording contains no steps of {behavior}")
+        why = unrecorded_brains(files, behavior)
+        raise StageError(
+            f"behaviors.{behavior}: demo_path {path!r}: the recording contains no steps of {behavior}"
+            f"{why and f': {why}'}"
+        )
     demonstrations = joined(parts)
     log.info(
         "%s: %d demonstrated steps in %d episodes from %s",
@@ -471,4 +522,4 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
         )
     if left_out:
         log.info("%s: skipped these files, which are not in a format for demonstrations: %s", path, ", ".join(left_out))
-    return without_doubles(readable)
+    return without_doubles(readable, behavior)

@@ -161,8 +161,10 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         if self._signals.others:
             self._signals.report(self._buffer, rewards, self.version)
         self._buffer.clear()
+        add = self.context.statistics.add
         for name, value in statistics.items():
-            self.context.statistics.add(self.context.behavior, name, value)
+            add(self.context.behavior, name, value)
+        add(self.context.behavior, "Policy/Gradient Steps", float(self._update.adam.steps), "last")
         return rows
 
     def state_dict(self) -> dict[str, Any]:

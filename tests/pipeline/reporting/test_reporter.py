@@ -12,7 +12,7 @@ class Points(StatisticsWriter):
     """A writer that keeps the reward of each summary by its step, and steps that it was taken back to."""
 
     def __init__(self):
-        self.points, self.pipeline, self.rewound = [], [], []
+        self.points, self.pipeline, self.rewound, self.updates = [], [], [], []
 
     def write(self, category, summaries, step):
         if category == PIPELINE:
@@ -20,6 +20,7 @@ class Points(StatisticsWriter):
             self.newest = summaries
         else:
             self.points.append((step, summaries[REWARD].mean if REWARD in summaries else None))
+            self.updates += [summaries["Pipeline/Updates"].last] if "Pipeline/Updates" in summaries else []
 
     def rewind(self, category, step):
         self.rewound.append((category, step))
@@ -47,6 +48,13 @@ def test_the_steps_since_the_last_summary_are_in_a_last_one_at_the_step_that_was
     run.reporter.finish()
     assert run.writer.points == [(100, 1.5), (170, 6.0)]
     assert run.writer.pipeline == [100, 170]
+
+
+def test_the_live_table_and_the_summaries_count_updates_and_not_versions():
+    run = Run()
+    run.reporter.record_report(TrainerReport("Ball", 100, 7, False, None, 0, {}, updates=3))
+    assert run.reporter.snapshot().behaviors[0].updates == 3
+    assert run.writer.updates == [3.0]
 
 
 def test_statistics_after_the_last_report_are_written_at_the_end():

@@ -94,6 +94,7 @@ def test_a_stage_resumes_after_a_reset_of_its_trainer():
     desk.take(13, first_version=2)
     resumed.stage.load_state_dict(desk.stage.state_dict())
     assert (resumed.stage.version, resumed.stage.step) == (desk.stage.version, desk.stage.step) == (3, 23)
+    assert resumed.stage.updates == desk.stage.updates == 2
     assert resumed.stage.policy().version == desk.stage.policy().version
     assert resumed.take(10, first_version=1) == [], "they are not its own there, either"
     assert resumed.take(10, first_version=3) == desk.take(10, first_version=3) == [(4, 33)]

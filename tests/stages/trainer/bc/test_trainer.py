@@ -255,3 +255,16 @@ def test_a_number_that_is_not_finite_is_refused_even_if_held_out(make_trainer, m
     with pytest.raises(NotFiniteError, match="Test: agent 0, episode"):
         trainer.add(batch.replace(obs_0=observed))
     assert (trainer.step, len(trainer.state_dict()["gathered"]["lengths"])) == (before["step"], 0)
+
+
+def test_a_call_with_only_held_out_steps_is_no_update(make_trainer, make_batch):
+    trainer = make_trainer(hyperparameters={"held_out": 0.5})
+    batch = make_batch([2] * 10)
+    aside = held_out(batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], 0, 0.5)
+    for part in (batch.select(aside), batch.select(~aside)):
+        trainer.add(part)
+        trainer.learn()
+    assert (trainer.version, trainer.policy_updates) == (2, 1)
+    again = make_trainer(hyperparameters={"held_out": 0.5})
+    again.load_state_dict(trainer.state_dict())
+    assert (again.version, again.policy_updates) == (2, 1)

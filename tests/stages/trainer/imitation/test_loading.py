@@ -55,6 +55,51 @@ def test_a_run_recorded_at_both_edges_counts_once(record, expert, tmp_path):
     assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 3]
 
 
+def test_a_script_beside_a_learner_is_found_whichever_edges_were_recorded(record, expert, tmp_path):
+    learner, script = SPEC, replace(SPEC, behavior_id="Script")
+    blocks = {"Script": {"trainer_type": "ppo", "brain": "random", "broadcast": True}, "Test": {"trainer_type": "ppo"}}
+    both = {"specs": (learner, script), "config": {"behaviors": blocks}}
+    batches = [expert([2], learner), expert([3], script, learning=[False])]
+    record(batches, "demos/actor.stream", edge="agent_processor", **both)
+    assert load_demonstrations("demos", replace(SPEC, behavior_id="Script"), tmp_path).lengths.tolist() == [3]
+    record(batches[:1], "demos/trainer.stream", config=both["config"])
+    assert load_demonstrations("demos", replace(SPEC, behavior_id="Script"), tmp_path).lengths.tolist() == [3]
+    assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2]
+
+
+def test_a_script_with_a_student_counts_once(record, expert, tmp_path):
+    student, script = replace(SPEC, behavior_id="Student"), replace(SPEC, behavior_id="Script")
+    blocks = {
+        "Script": {"trainer_type": "ppo", "brain": "random", "broadcast": True},
+        "Student": {"trainer_type": "bc", "hyperparameters": {"teacher": "Script"}},
+    }
+    config = {"behaviors": blocks}
+    played = expert([3], script, learning=[False])
+    record([played], "demos/actor.stream", spec=script, edge="agent_processor", config=config)
+    record([replace(played, behavior_id="Student")], "demos/student.stream", spec=student, config=config)
+    for name in ("Script", "Student", "Test"):
+        assert load_demonstrations("demos", replace(SPEC, behavior_id=name), tmp_path).lengths.tolist() == [3]
+
+
+def test_learners_of_one_run_do_not_learn_from_each_others_recordings(record, expert, tmp_path):
+    other = replace(SPEC, behavior_id="Other")
+    record([expert([2])], "demos/a.stream")
+    record([expert([3], other)], "demos/b.stream", spec=other)
+    record([expert([4], other)], "demos/c.stream", spec=other, run_id="another")
+    assert load_demonstrations("demos", SPEC, tmp_path).lengths.tolist() == [2, 4], "one name of a run, any of others"
+
+
+def test_a_recording_without_the_steps_of_its_brain_names_the_settings_that_record_them(record, tmp_path):
+    blocks = {"Test": {"trainer_type": "ppo", "brain": "random", "broadcast": False}}
+    record([], "played.stream", edge="agent_processor", config={"behaviors": blocks})
+    with pytest.raises(
+        StageError,
+        match=r"no steps of Test: in .*played\.stream, a brain controlled Test, .* set behaviors\.Test\.broadcast: true "
+        r"and record\.edges: \[agent_processor\]",
+    ):
+        load_demonstrations("played.stream", SPEC, tmp_path)
+
+
 def test_a_demo_next_to_the_stream_of_its_name_counts_once(record, expert, tmp_path):
     record([expert([2, 4])], "demos/played.stream")
     write_demos(str(tmp_path / "demos/played.stream"), tmp_path / "demos/played.demo")
@@ -174,7 +219,7 @@ def test_actions_beyond_the_bounds_are_refused_except_for_rounding(record, exper
 
 def test_without_an_environment_the_behaviour_is_the_recorded_one_of_that_name(record, expert, tmp_path):
     team = replace(SPEC, behavior_id="Expert?team=1")
-    record([expert([2], team)], "demos/a.stream", spec=team)
+    record([expert([2], team)], "demos/a.stream", spec=team, run_id="another")
     record([expert([3])], "demos/b.stream")
     found = load_demonstrations("demos", "Test", tmp_path)
     assert found.spec == SPEC

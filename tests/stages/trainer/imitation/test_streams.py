@@ -48,6 +48,39 @@ def test_only_what_the_learning_team_played_is_demonstrated(record, expert):
     np.testing.assert_array_equal(found.observations[0], batch.rows["obs_0"][[0, 1, 5, 6, 7, 8]])
 
 
+SCRIPT = [{"use": "my_players:Lean", "weight": 1.0, "teams": None}]
+
+
+def by(brain, **more):
+    return {"behaviors": {"Test": {"trainer_type": "ppo", "brain": brain, "broadcast": True, **more}}}
+
+
+@pytest.mark.parametrize("brain", [SCRIPT, "random", {"use": "random"}, [{"use": "a:B", "weight": 0.5}] * 2])
+def test_brains_that_play_all_games_are_the_experts(record, expert, brain):
+    batches = [
+        expert([2, 3], agent_ids=[1, 2], terminated=[False] * 2, truncated=[False] * 2, learning=[False] * 2),
+        expert([4], agent_ids=[1], terminated=[True], truncated=[False], learning=[False]),
+    ]
+    found = read_stream(record(batches, edge="agent_processor", config=by(brain)), "Test")
+    assert found.lengths.tolist() == [2, 4, 3]
+    assert found.episode_lengths.tolist() == [6, 3]
+
+
+@pytest.mark.parametrize("brain", [[], "learning", [{"use": "a:B", "weight": 0.5}], [{"use": "a:B", "teams": [1]}], 7])
+def test_brains_that_play_only_some_games_are_no_experts(record, expert, brain):
+    batch = expert([2, 3], agent_ids=[1, 2], learning=[True, False])
+    path = record([batch], edge="agent_processor", config=by(brain))
+    assert read_stream(path, "Test").lengths.tolist() == [2]
+
+
+def test_a_students_input_is_demonstrated_even_if_its_teacher_is_a_script(record, expert):
+    student = replace(SPEC, behavior_id="Student")
+    config = by(SCRIPT)
+    config["behaviors"]["Student"] = {"trainer_type": "bc", "hyperparameters": {"teacher": "Test"}}
+    path = record([expert([2, 3], student, learning=[False, False])], spec=student, config=config)
+    assert read_stream(path, "Student").lengths.tolist() == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("behaviors", "given"),
     [({"Test": {"trainer_type": "sac"}}, [0.6, -0.9]), ({"Test": {"trainer_type": "ppo"}}, [0.2, -0.3])],

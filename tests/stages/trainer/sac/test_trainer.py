@@ -76,6 +76,20 @@ def test_nothing_is_learned_before_the_first_batch_is_there():
     assert updates(trainer) == 4
 
 
+def test_calls_without_a_gradient_step_are_no_updates():
+    trainer = make_trainer(hyperparameters={"buffer_init_steps": 20})
+    counts = []
+    for seed in range(5):
+        feed(trainer, [make_batch(trainer, [8], seed)])
+        counts.append((trainer.version, trainer.policy_updates))
+    assert counts == [(1, 0), (2, 0), (3, 1), (4, 2), (5, 3)]
+    again = make_trainer(hyperparameters={"buffer_init_steps": 20})
+    again.load_state_dict(trainer.state_dict())
+    assert (again.version, again.policy_updates) == (5, 3)
+    again.learn()
+    assert (again.version, again.policy_updates) == (6, 3)
+
+
 def test_reward_signals_learn_at_their_own_ratio():
     reported = Reported()
     trainer = make_trainer(

@@ -1,0 +1,378 @@
+"""Measures the rows that a trainer receives: what actions, observations, rewards, resets and ends of episodes tell.
+
+Causes that no curve shows lie in the rows that the trainer receives. `RowMeasurements` keeps a window of the newest
+rows, in the learner's process, and turns it into the statistics `Data/*`, which travel, are written and are judged by
+the rules as any other statistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.policy.sampling import action_features, environment_actions
+from headrace.stages.stage import Statistics
+
+WINDOW = 4096
+"""Maximum number of rows that one measurement uses."""
+MEASUREMENTS = 20
+"""Approximate number of measurements in a run, however long it is, so that they cost a fixed time."""
+MOST_COMPONENTS = 16
+"""Number of components of each observation that are measured; larger observations are sampled evenly."""
+LEAST_ROWS, LEAST_EPISODES = 256, 16
+"""Below these numbers, a share or a regression says nothing and is left out."""
+LAGS, MOST_PAST = 4, 8
+"""Number of earlier rows that the regressions with history use, and of these rows' components."""
+RIDGE = 1e-3
+"""Weight of the regressions' penalty, relative to the number of rows."""
+PREFIX = "Data/"
+
+Matrix = NDArray[np.float64]
+
+
+class RowMeasurements:
+    """Measures the rows of one behaviour's trainer, in windows (docs/decisions/060).
+
+    Args:
+        spec: the behaviour's observations and actions.
+        squashed: whether continuous actions were drawn as SAC draws them.
+        every: number of rows from one measurement to the next, at least.
+    """
+
+    def __init__(self, spec: BehaviorSpec, squashed: bool, every: int) -> None:
+        self._spec, self._squashed = spec, squashed
+        self._every = max(2 * LEAST_ROWS, every)
+        self._window = min(WINDOW, self._every)
+        self._pieces: list[_Batch] = []
+        self._rows = 0
+        """Rows in `_pieces`."""
+        self._until = 0
+        """Rows that pass before the window opens; the first window opens at once, for it shows the first policy."""
+
+    def add(self, batch: TrajectoryBatch) -> None:
+        """Keep a sample of a batch's columns if the window is open."""
+        if self._until > 0:
+            self._until -= batch.num_rows
+        elif self._rows < self._window and batch.num_trajectories:
+            self._pieces.append(_Batch(batch, self._spec, self._squashed))
+            self._rows += batch.num_rows
+
+    def report(self, statistics: Statistics, behavior: str) -> None:
+        """Report the measurements of the window if it is nearly full, and begin the next window later."""
+        if self._rows < self._window // 2:
+            return
+        window = Window(self._pieces)
+        self._pieces, self._until, self._rows = [], self._every - self._window, 0
+        for name, value in window.measure():
+            statistics.add(behavior, PREFIX + name, value, "last")
+
+
+class _Batch:
+    """The parts of a batch that measurements need, copied."""
+
+    def __init__(self, batch: TrajectoryBatch, spec: BehaviorSpec, squashed: bool) -> None:
+        rows, of = batch.rows, batch.trajectories
+        count = len(spec.observations)
+        self.observations = np.concatenate([_components(rows[f"obs_{i}"]) for i in range(count)], 1)
+        self.finals = np.concatenate([_components(of[f"next_obs_{i}"]) for i in range(count)], 1)
+        self.signatures = sum((_signature(rows[f"obs_{i}"]) for i in range(count)), np.zeros(batch.num_rows))
+        self.final_signatures = sum((_signature(of[f"next_obs_{i}"]) for i in range(count)), np.zeros(len(self.finals)))
+        n = batch.num_rows
+        drawn = rows.get("continuous_actions", np.zeros((n, 0), np.float32))
+        continuous = np.clip(environment_actions(spec.actions, drawn, squashed), -10.0, 10.0)
+        choices = np.array(spec.actions.discrete_branches, np.int32)
+        discrete = np.clip(
+            rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1
+        )  # others' may be wrong
+        self.actions = action_features(spec.actions, continuous, discrete)
+        self.continuous = continuous
+        masks = rows.get("action_masks")
+        self.masks = np.ones((n, 0), np.bool_) if masks is None else masks.copy()
+        self.rewards = batch.rewards.astype(np.float64)
+        self.lengths = batch.lengths.astype(np.int64)
+        self.agents = of["agent_ids"] + (np.int64(batch.source) << 40)
+        self.terminated, self.truncated = batch.terminated.copy(), batch.truncated.copy()
+        ended = batch.episodes
+        self.returns = ended["episode_returns"].astype(np.float64) if ended else np.zeros(0)
+        self.episode_lengths = ended["episode_lengths"].astype(np.float64) if ended else np.zeros(0)
+
+
+class Window:
+    """The rows of one window, sorted by agent, with the row before and after each one.
+
+    Args:
+        batches: batches in the order of their arrival.
+
+    Attributes:
+        observations: [N, D] components of the observations.
+        following: [N, D] those after the row's action.
+        same: [N] true if not even one component of the whole observation changes with the row's action.
+        first: [N] true in an episode's first row, where that is known.
+        last: [N] true in the last row of an ended episode.
+        before: [N] index of the agent's previous row in the same episode; -1 if the window has none.
+    """
+
+    def __init__(self, batches: list[_Batch]) -> None:
+        agents = np.concatenate([one.agents for one in batches])
+        lengths = np.concatenate([one.lengths for one in batches])
+        starts = np.cumsum(lengths) - lengths
+        order = np.argsort(agents, kind="stable")
+        index = np.repeat(starts[order] - (np.cumsum(lengths[order]) - lengths[order]), lengths[order])
+        index = index + np.arange(lengths.sum())
+
+        def sorted_rows(name: str) -> Array:
+            column: Array = np.concatenate([getattr(one, name) for one in batches])[index]
+            return column
+
+        self.observations = sorted_rows("observations").astype(np.float64)
+        self.actions = sorted_rows("actions").astype(np.float64)
+        self.continuous, self.masks = sorted_rows("continuous"), sorted_rows("masks")
+        self.rewards = sorted_rows("rewards")
+        self.returns = np.concatenate([one.returns for one in batches])
+        self.episode_lengths = np.concatenate([one.episode_lengths for one in batches])
+        agents, lengths = agents[order], lengths[order]
+        self.terminated = np.concatenate([one.terminated for one in batches])[order]
+        ended = self.terminated | np.concatenate([one.truncated for one in batches])[order]
+        finals = np.concatenate([one.finals for one in batches])[order].astype(np.float64)
+        n, ends = len(self.rewards), np.cumsum(lengths) - 1
+        begins = ends - lengths + 1
+        self.following = np.empty_like(self.observations)
+        self.following[:-1] = self.observations[1:]
+        self.following[ends] = finals
+        self.signatures = sorted_rows("signatures")
+        self.following_signatures = np.empty(n)
+        self.following_signatures[:-1] = self.signatures[1:]
+        self.following_signatures[ends] = np.concatenate([one.final_signatures for one in batches])[order]
+        self.same = self.following_signatures == self.signatures
+        same = np.zeros(len(agents), np.bool_)
+        same[1:] = agents[1:] == agents[:-1]
+        after_end = np.zeros(len(agents), np.bool_)
+        after_end[1:] = same[1:] & ended[:-1]
+        self.first = np.zeros(n, np.bool_)
+        self.first[begins[after_end]] = True
+        self.last = np.zeros(n, np.bool_)
+        self.last[ends[ended]] = True
+        self.before = np.arange(n) - 1
+        self.before[begins[~same | after_end]] = -1
+        self.episodes = np.cumsum(self.first)
+        """Episode number of each row, which a regression's halves keep together."""
+        self.restarts = begins[after_end]
+        """First rows of episodes whose agent's previous episode ended in the window."""
+        self.pieces = np.repeat(np.arange(len(agents)), lengths)
+        self.terminated_rows = np.zeros(n, np.bool_)
+        self.terminated_rows[ends[self.terminated]] = True
+
+    def measure(self) -> Iterator[tuple[str, float]]:
+        """Yield the name and the value of everything that the window tells."""
+        yield from self._observations()
+        yield from self._episodes()
+        yield from self._rewards()
+        if len(self.continuous) and self.continuous.shape[1]:
+            yield "Actions at Bounds", float((np.abs(self.continuous) >= 1).mean())
+        yield from self._forbidden()
+        yield from self._regressions()
+
+    def _observations(self) -> Iterator[tuple[str, float]]:
+        seen = self.observations
+        mean, deviation = seen.mean(0), seen.std(0)
+        varied = deviation > 1e-6 * (1 + np.abs(mean))
+        constant = bool((self.signatures == self.signatures[0]).all())
+        yield "Constant Observations", 1.0 if constant else min(0.99, float(1 - varied.mean()))
+        if varied.any():
+            different = len(np.unique(seen[:, varied], axis=1).T)
+            yield "Duplicate Observations", float(1 - different / varied.sum())
+            deviation, mean = deviation[varied], mean[varied]
+            yield "Observation Scale", float(deviation.max())
+            yield "Observation Offset", float((np.abs(mean) / deviation).max())
+            yield "Observation Scale Ratio", float(deviation.max() / np.median(deviation))
+        repeated = self.same
+        starts = self.first & ~self.last
+        if starts.sum() >= LEAST_EPISODES:
+            yield "Repeated Starts", float(repeated[starts].mean())
+        if (others := ~self.first & ~self.last).sum() >= LEAST_ROWS:
+            yield "Repeated Observations", float(repeated[others].mean())
+        changes = np.bincount(self.pieces, ~repeated)
+        counts = np.bincount(self.pieces)
+        if (long := counts > 1).sum() >= 4:
+            yield "Frozen Trajectories", float((changes[long] == 0).mean())
+
+    def _episodes(self) -> Iterator[tuple[str, float]]:
+        if len(self.restarts) >= LEAST_EPISODES:
+            left = self.following_signatures[self.restarts - 1]
+            yield "Starts at Last End", float((self.signatures[self.restarts] == left).mean())
+            moves = (self.following != self.observations).mean(0) > 0.5
+            kept = self.observations[self.restarts] == self.following[self.restarts - 1]
+            if moves.any():  # components that stay equal anyway are equal over a reset as well
+                yield "Component Kept over Resets", float(kept[:, moves].mean(0).max())
+        if self.last.sum() >= LEAST_EPISODES:
+            yield "Terminated Episodes", float(self.terminated_rows.sum() / self.last.sum())
+        if len(self.episode_lengths) >= LEAST_EPISODES:
+            yield "Median Episode Length", float(np.median(self.episode_lengths))
+            yield "Episode Length Deviation", float(self.episode_lengths.std())
+            yield "Return Deviation", float(self.returns.std())
+
+    def _rewards(self) -> Iterator[tuple[str, float]]:
+        yield "Rewarded Steps", float((self.rewards != 0).mean())
+        yield "Reward Deviation", float(self.rewards.std())
+        yield "Reward Size", float(np.abs(self.rewards).mean())
+        rewarded = self.rewards != 0
+        if rewarded.sum() >= LEAST_EPISODES and self.first.sum() >= LEAST_EPISODES:
+            yield "Rewards at Start", float((rewarded & self.first).sum() / rewarded.sum())
+        if self.terminated_rows.sum() >= LEAST_EPISODES and self.rewards.std() > 0:
+            special = (
+                self.rewards[self.terminated_rows].mean() - self.rewards[~self.last].mean() if (~self.last).any() else 0
+            )
+            yield "Reward at End", float(abs(special) / self.rewards.std())
+
+    def _forbidden(self) -> Iterator[tuple[str, float]]:
+        if not self.masks.shape[1]:
+            return
+        _, group = np.unique(self.observations, axis=0, return_inverse=True)
+        if group.max() < len(group) // 8:  # observations recur often enough
+            allowed = np.zeros((group.max() + 1, self.masks.shape[1]), np.bool_)
+            np.logical_or.at(allowed, group.ravel(), self.masks)
+            yield "Observations with Forbidden Choices", float((~allowed.all(1)).mean())
+
+    def _regressions(self) -> Iterator[tuple[str, float]]:
+        """Yield held-out shares of variance that linear models on features of the rows explain."""
+        rows = np.flatnonzero(np.ones(len(self.rewards), np.bool_))
+        if len(rows) < LEAST_ROWS:
+            return
+        seen, acted = _features(self.observations), self.actions
+        both = np.concatenate([seen, _with_actions(self.observations, acted)], 1)
+        test = self._held_out()
+        change = self.following - self.observations
+        rounding = 4 * np.finfo(np.float32).eps * np.abs(self.observations).max(0)
+        change[:, change.std(0) <= rounding] = 0.0  # a component that moves evenly
+        for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
+            plain, acting = _explained(seen, target, test), _explained(both, target, test)
+            yield from _known(f"{name} by Observation", plain)
+            yield from _known(f"{name} by Observation and Action", acting)
+        yield from self._history(both, change, test)
+        previous = np.arange(len(rows)) - 1  # the agent's previous row, also of its previous episode
+        follows = np.zeros(len(rows), np.bool_)
+        follows[1:] = self.pieces[1:] == self.pieces[:-1]
+        follows |= self.first | (self.before >= 0)
+        follows[0] = False
+        if follows.sum() >= LEAST_ROWS:
+            late = _explained(both[previous[follows]], self.rewards[follows, None], test[follows])
+            yield from _known("Reward by Previous Step", late)
+        yield from self._ends(seen, acted)
+
+    def _history(self, both: Matrix, change: Matrix, test: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
+        """Yield what earlier rows of the same episode add: hidden state shows there, noise does not."""
+        past, parts = np.arange(len(self.rewards)), [both]
+        few = self.observations[:, :: -(-self.observations.shape[1] // MOST_PAST)]
+        has = np.ones(len(past), np.bool_)
+        for lag in range(1, LAGS + 1):
+            past = np.where(past >= 0, self.before[past], -1)
+            has &= (past >= 0) | (lag > 2)
+            before = np.where((past >= 0)[:, None], few[past], few)  # a difference: close rows would drown in the ridge
+            parts += [few - before, _with_actions(before, self.actions)[:, 2 * self.actions.shape[1] :]]
+        if has.sum() < LEAST_ROWS:
+            return
+        stacked = np.concatenate(parts, 1)[has]
+        for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
+            yield from _known(f"{name} with History", _explained(stacked, target[has], test[has]))
+            yield from _known(f"{name} without History", _explained(both[has], target[has], test[has]))
+
+    def _ends(self, seen: Matrix, acted: Matrix) -> Iterator[tuple[str, float]]:
+        """Yield what tells an episode's last reward and its end."""
+        starts = np.maximum.accumulate(np.where(self.first, np.arange(len(self.first)), -1))
+        complete = np.flatnonzero(self.last & (starts >= 0))
+        complete = complete[self.episodes[complete] == self.episodes[starts[complete]]]
+        if len(complete) >= 4 * LEAST_EPISODES:
+            test = np.arange(len(complete)) % 2 == 1
+            begin = starts[complete]
+            target = self.rewards[complete, None]
+            early = np.concatenate([seen[begin], _with_actions(self.observations[begin], acted[complete])], 1)
+            late = np.concatenate([seen[complete], _with_actions(self.observations[complete], acted[complete])], 1)
+            yield from _known("Last Reward by First Observation", _explained(early, target, test))
+            yield from _known("Last Reward by Last Observation", _explained(late, target, test))
+        ended = self.last & self.terminated_rows
+        if ended.sum() >= LEAST_EPISODES and (~self.last).sum() >= LEAST_EPISODES:
+            told = ended | ~self.last
+            test = self._held_out()[told]
+            score = _fitted(_features(self.following)[told], ended[told, None].astype(np.float64), test)[:, 0]
+            if 0 < ended[told][test].sum() < test.sum():
+                yield "End by Observation", _separation(score, ended[told][test], ~ended[told][test])
+
+    def _held_out(self) -> NDArray[np.bool_]:
+        """Return the rows of every second block of consecutive rows, on which a regression is judged."""
+        block = np.arange(len(self.rewards)) // max(1, len(self.rewards) // 32)
+        held_out: NDArray[np.bool_] = block % 2 == 1
+        return held_out
+
+
+def _components(column: Array) -> NDArray[np.float32]:
+    """Return evenly spaced components [n, at most `MOST_COMPONENTS`] of an observation column."""
+    flat = column.reshape(len(column), -1)
+    return flat[:, :: -(-flat.shape[1] // MOST_COMPONENTS)].astype(np.float32)
+
+
+def _signature(column: Array) -> Matrix:
+    """Return a fixed random combination [n] of all elements, which is equal only for equal observations."""
+    flat = column.reshape(len(column), -1)
+    weights = np.random.default_rng(0).standard_normal(flat.shape[1])
+    parts = [(flat[at : at + 64] * weights).sum(1) for at in range(0, len(flat), 64)]  # a product rounds by position
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _features(observations: Matrix) -> Matrix:
+    """Return the observations, their sizes, and the products of a few of them."""
+    few = observations[:, :: -(-observations.shape[1] // MOST_PAST)]
+    first, second = np.triu_indices(few.shape[1])
+    return np.concatenate([observations, np.abs(observations), few[:, first] * few[:, second]], 1)
+
+
+def _with_actions(observations: Matrix, actions: Matrix) -> Matrix:
+    products = (observations[:, :, None] * actions[:, None, :]).reshape(len(observations), -1)
+    return np.concatenate([actions, np.square(actions), products], 1)
+
+
+def _explained(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> float | None:
+    """Return the share of the targets' variance that ridge regression explains in rows that it was not fitted to.
+
+    It is the mean over the target's varying components. None if no component varies, or if the result is far below 0,
+    as it is where a feature varies in the held-out rows alone: then the regression says nothing.
+    """
+    held = targets[test]
+    spread = held.std(0)
+    keep = (spread > 1e-9 * (1 + np.abs(held).max(initial=0))) & (targets[~test].std(0) > 0)
+    if not keep.any() or len(held) < LEAST_EPISODES:
+        return None
+    predicted = _fitted(features, targets[:, keep], test)
+    errors = held[:, keep] - predicted
+    share = float(np.mean(1 - np.square(errors).mean(0) / np.square(spread[keep])))
+    return share if share > -0.5 else None
+
+
+def _fitted(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> Matrix:
+    """Fit ridge regression to the other rows, and return its predictions for the held-out rows."""
+    train = ~test
+    mean, deviation = features[train].mean(0), features[train].std(0)
+    varied = deviation > 1e-9 * (1 + np.abs(mean))
+    scaled = np.clip((features[:, varied] - mean[varied]) / deviation[varied], -5, 5)
+    design, centre = scaled[train], targets[train].mean(0)
+    gram = design.T @ design
+    gram[np.diag_indices_from(gram)] += RIDGE * len(design)
+    weights = np.linalg.solve(gram, design.T @ (targets[train] - centre))
+    predicted: Matrix = scaled[test] @ weights + centre
+    return predicted
+
+
+def _known(name: str, share: float | None) -> Iterator[tuple[str, float]]:
+    if share is not None:
+        yield name, share
+
+
+def _separation(values: Matrix, positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> float:
+    """Return how well a threshold on the values tells the two groups apart: 0.5 not at all, 1 perfectly."""
+    ordered = np.sort(values[negative])
+    below = np.searchsorted(ordered, values[positive], "left") + np.searchsorted(ordered, values[positive], "right")
+    share = float(below.mean() / (2 * len(ordered)))
+    return max(share, 1 - share)

@@ -1,0 +1,50 @@
+"""What `--validate` says about a run before it trains: random play, and the causes that it already shows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+from diagnosis_tasks import settings_of
+
+from headrace.pipeline.cli import main
+
+pytestmark = pytest.mark.lengthy
+LINE = re.compile(
+    r"^Agent under random play: return -1\d\.\d+, 20 steps an episode, 0% of the episodes ended by the task, a reward in "
+    r"100% of the steps, rewards ± 0\.\d+, observations ± 0\.\d+ at most, 928 gradient steps planned$",
+    re.MULTILINE,
+)
+
+
+def validated(in_this_process, folder, *options, **settings):
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump(settings_of(**settings)))
+    return in_this_process(main, str(path), "--validate", *options)
+
+
+def test_random_play_gives_the_scale_of_a_sound_task(tmp_path, in_this_process):
+    said = validated(in_this_process, tmp_path)
+    assert LINE.search(said)
+    assert "Cure:" not in said
+
+
+def test_a_stale_observation_is_warned_of_before_training(tmp_path, in_this_process):
+    said = validated(in_this_process, tmp_path, task="Stale")
+    (warning,) = [line for line in said.splitlines() if "Cure:" in line]
+    assert "obs-stale. Data/Repeated Starts is 1 at step 0" in warning
+
+
+def test_a_setting_is_warned_of_once(tmp_path, in_this_process):
+    said = validated(in_this_process, tmp_path, buffer_size=10_240, batch_size=10_240, num_epoch=1)
+    assert said.count("too-few-updates") == 1
+    assert "2 gradient steps planned" in said
+
+
+def test_a_rare_reward_is_no_fault_of_the_trial(tmp_path, in_this_process):
+    assert "Cure:" not in validated(in_this_process, tmp_path, task="Rare", network={"initial_log_std": 0.0})
+
+
+def test_without_the_environment_nothing_is_played(tmp_path, in_this_process):
+    assert "under random play" not in validated(in_this_process, tmp_path, "--no-env-check")
