@@ -307,7 +307,7 @@ def _reward_tiny(run: Evidence) -> Found:
 
 @rule("reward-late", "error", "[SB3]")
 def _reward_late(run: Evidence) -> Found:
-    at_start, lengths = run.data("Rewards at Start", "least"), run.data("Median Episode Length", "least") or 0.0
+    at_start, lengths = run.data("Rewards at Start"), run.data("Median Episode Length", "least") or 0.0
     cure = "compute the reward after applying the action: it belongs to the step before"
     if at_start is not None and at_start > 0.8 and lengths >= 2 and (run.data("Reward at End") or 0.0) < 1:
         return (
