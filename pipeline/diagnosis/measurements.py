@@ -19,7 +19,7 @@ from headrace.stages.stage import Statistics
 
 WINDOW = 4096
 """Maximum number of rows that one measurement uses."""
-MEASUREMENTS = 20
+MEASUREMENTS = 10
 """Approximate number of measurements in a run, however long it is, so that they cost a fixed time."""
 MOST_COMPONENTS = 16
 """Number of components of each observation that are measured; larger observations are sampled evenly."""

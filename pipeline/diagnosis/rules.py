@@ -289,9 +289,9 @@ def _reward_scale(run: Evidence, normalized: bool, low: float, high: float) -> F
         return None
     if run.settings is None or low < deviation * abs(run.strength) < high:
         return None
-    cure = f"reward_signals.extrinsic.strength: {1 / deviation:.1g}"
-    if not normalized:
-        cure += ", or hyperparameters.reward_normalization: true"
+    cure = f"reward_signals.extrinsic.strength: {1 / deviation:.1g}, or hyperparameters.reward_normalization: true"
+    if normalized:  # a strength would be applied after the normalisation
+        cure = f"none here, as reward_normalization makes up for it; elsewhere divide the rewards by {deviation:.1g}"
     return PREFIX + "Reward Deviation", deviation, "between 0.01 and 100 (times strength)", cure
 
 
