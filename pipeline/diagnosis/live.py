@@ -20,13 +20,13 @@ FINDINGS = "Diagnosis/"
 
 
 def load_rules(config: RunConfig) -> list[Rule]:
-    """Return the user's rules.
+    """Return the user's rules. A rule that raises is named once, and asked no more.
 
     Raises:
         RunError: if a rule can't be imported, takes arguments, raises, or has no method `check`.
     """
     try:
-        return [_load(config, index) for index in range(len(config.pipeline.diagnosis_rules))]
+        return [_GuardedRule(_load(config, index)) for index in range(len(config.pipeline.diagnosis_rules))]
     except LoadError as error:
         raise RunError(str(error)) from error
 
@@ -66,7 +66,7 @@ class RunDiagnosis(StatisticsWriter):
 
     def __init__(self, config: RunConfig, tell: Callable[[Finding], None], resumed: bool = False) -> None:
         self._config = config
-        self._rules: Sequence[Rule] = [_GuardedRule(rule) for rule in load_rules(config)]
+        self._rules: Sequence[Rule] = load_rules(config)
         self._tell = tell
         self.history = History()
         self._writer = HistoryWriter(self.history, resumed)

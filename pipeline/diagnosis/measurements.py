@@ -85,9 +85,8 @@ class _Batch:
         drawn = rows.get("continuous_actions", np.zeros((n, 0), np.float32))
         continuous = np.clip(environment_actions(spec.actions, drawn, squashed), -10.0, 10.0)
         choices = np.array(spec.actions.discrete_branches, np.int32)
-        discrete = np.clip(
-            rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1
-        )  # others' may be wrong
+        # A custom stage or trainer may let choices pass that do not exist.
+        discrete = np.clip(rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1)
         self.actions = action_features(spec.actions, continuous, discrete)
         self.continuous = continuous
         masks = rows.get("action_masks")
@@ -159,7 +158,7 @@ class Window:
         self.before = np.arange(n) - 1
         self.before[begins[~same | after_end]] = -1
         self.episodes = np.cumsum(self.first)
-        """Episode number of each row, which a regression's halves keep together."""
+        """Episode number of each row."""
         self.restarts = begins[after_end]
         """First rows of episodes whose agent's previous episode ended in the window."""
         self.pieces = np.repeat(np.arange(len(agents)), lengths)
@@ -189,13 +188,12 @@ class Window:
             yield "Observation Scale", float(deviation.max())
             yield "Observation Offset", float((np.abs(mean) / deviation).max())
             yield "Observation Scale Ratio", float(deviation.max() / np.median(deviation))
-        repeated = self.same
         starts = self.first & ~self.last
         if starts.sum() >= LEAST_EPISODES:
-            yield "Repeated Starts", float(repeated[starts].mean())
+            yield "Repeated Starts", float(self.same[starts].mean())
         if (others := ~self.first & ~self.last).sum() >= LEAST_ROWS:
-            yield "Repeated Observations", float(repeated[others].mean())
-        changes = np.bincount(self.pieces, ~repeated)
+            yield "Repeated Observations", float(self.same[others].mean())
+        changes = np.bincount(self.pieces, ~self.same)
         counts = np.bincount(self.pieces)
         if (long := counts > 1).sum() >= 4:
             yield "Frozen Trajectories", float((changes[long] == 0).mean())
@@ -223,10 +221,9 @@ class Window:
         if rewarded.sum() >= LEAST_EPISODES and self.first.sum() >= LEAST_EPISODES:
             yield "Rewards at Start", float((rewarded & self.first).sum() / rewarded.sum())
         if self.terminated_rows.sum() >= LEAST_EPISODES and self.rewards.std() > 0:
-            special = (
-                self.rewards[self.terminated_rows].mean() - self.rewards[~self.last].mean() if (~self.last).any() else 0
-            )
-            yield "Reward at End", float(abs(special) / self.rewards.std())
+            others = self.rewards[~self.last] if not self.last.all() else self.rewards[self.terminated_rows]
+            special = abs(self.rewards[self.terminated_rows].mean() - others.mean())
+            yield "Reward at End", float(special / self.rewards.std())
 
     def _forbidden(self) -> Iterator[tuple[str, float]]:
         if not self.masks.shape[1]:
@@ -239,8 +236,8 @@ class Window:
 
     def _regressions(self) -> Iterator[tuple[str, float]]:
         """Yield held-out shares of variance that linear models on features of the rows explain."""
-        rows = np.flatnonzero(np.ones(len(self.rewards), np.bool_))
-        if len(rows) < LEAST_ROWS:
+        n = len(self.rewards)
+        if n < LEAST_ROWS:
             return
         seen, acted = _features(self.observations), self.actions
         both = np.concatenate([seen, _with_actions(self.observations, acted)], 1)
@@ -253,8 +250,8 @@ class Window:
             yield from _known(f"{name} by Observation", plain)
             yield from _known(f"{name} by Observation and Action", acting)
         yield from self._history(both, change, test)
-        previous = np.arange(len(rows)) - 1  # the agent's previous row, also of its previous episode
-        follows = np.zeros(len(rows), np.bool_)
+        previous = np.arange(n) - 1  # the agent's previous row, also of its previous episode
+        follows = np.zeros(n, np.bool_)
         follows[1:] = self.pieces[1:] == self.pieces[:-1]
         follows |= self.first | (self.before >= 0)
         follows[0] = False

@@ -130,12 +130,13 @@ def before_run(config: RunConfig) -> tuple[list[Finding], list[str]]:
     """Return what random play and the settings show before a run: findings, and a line for each behaviour."""
     facts, why_not = _facts(config)
     findings, lines = list[Finding](), [f"not probed: the environment: {why_not}"] if why_not else []
+    rules = load_rules(config)
     for name, own in facts.items():
         settings = config.known_settings(name)
         if settings is None or not settings.learns:
             continue
         evidence = Evidence(name, {fact: [(0, 0.0, value)] for fact, value in own.items()}, settings, config)
-        if (found := diagnose(evidence)) is not None:
+        if (found := diagnose(evidence, rules)) is not None:
             findings.append(found)
         said = {
             "return {:.4g}": own.get("Probe/Random Return"),

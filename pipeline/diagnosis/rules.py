@@ -2,8 +2,8 @@
 
 The order matters. A cause explains the symptoms that follow it (a learning rate that is too high also collapses the
 entropy), so `diagnose` returns the first finding only. First come causes that need no judgement whether the run learns:
-settings, then what is constant, repeated or missing in the rows. Then come numbers beyond any healthy run's, and last
-the causes that are spoken of only if the return does not rise.
+settings, then what is constant, repeated or missing in the rows. Then come numbers beyond any healthy run's, last the
+causes that are spoken of only if the return does not rise, and hints.
 
 Thresholds are relative to a random policy, to the horizon or to the spread of returns wherever possible;
 docs/diagnosis.md gives each with its source. Sources: [RX] RLExplorer (arXiv 2410.04322); [Nik] Nikanjam et al.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.pipeline.diagnosis.evidence import EPISODE_LENGTH, RETURN, Evidence, Finding
+from headrace.pipeline.diagnosis.evidence import EPISODE_LENGTH, LEARNED, RETURN, Evidence, Finding
 from headrace.pipeline.diagnosis.measurements import PREFIX
 
 KL = "Policy/Approximate KL"
@@ -29,10 +29,14 @@ LEAST_GRADIENT_STEPS = 100
 
 
 class Rule(Protocol):
-    """A rule of the table, or a user's `module:Class` in `diagnosis.rules`."""
+    """A rule of the table, or a user's `module:Class` in `pipeline.diagnosis_rules`."""
 
     def check(self, run: Evidence) -> Finding | None:
         """Return the finding if the evidence shows the cause; None if it does not, or if evidence is missing."""
+
+
+Found = tuple[str, float, str, str] | None
+"""Statistic, its value, what would be normal, and the cure."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class TableRule:
     cause: str
     severity: str
     source: str
-    find: Callable[[Evidence], tuple[str, float, str, str] | None]
+    find: Callable[[Evidence], Found]
 
     def check(self, run: Evidence) -> Finding | None:
         """Return the finding, at the step of the statistic's newest value."""
@@ -57,8 +61,6 @@ class TableRule:
 
 RULES: list[TableRule] = []
 """The table, in the order in which `diagnose` asks."""
-Found = tuple[str, float, str, str] | None
-"""Statistic, its value, what would be normal, and the cure."""
 
 
 def diagnose(run: Evidence, more: Iterable[Rule] = ()) -> Finding | None:
@@ -161,9 +163,6 @@ def _lesson(run: Evidence) -> Found:
     return None
 
 
-# Numbers beyond any healthy run's.
-
-
 def _never_rewarded(run: Evidence) -> bool:
     """Return True if no step was rewarded, or, without measured rows, if no episode had a return."""
     returns = [value for _, value in run.points(RETURN)]
@@ -209,13 +208,14 @@ def _ends_at_once(run: Evidence) -> Found:
 
 @rule("reset-not", "error", "[Nik]; [RX]")
 def _reset_does_not_reset(run: Evidence) -> Found:
-    share = max(run.data("Starts at Last End", "last") or 0.0, run.data("Component Kept over Resets", "last") or 0.0)
+    whole, component = run.data("Starts at Last End", "last"), run.data("Component Kept over Resets", "last")
+    share, name = max((whole or 0.0, "Starts at Last End"), (component or 0.0, "Component Kept over Resets"))
     if share < 0.5 or not _at_least(run.data("Terminated Episodes", "last"), 0.5):
         return None
     if not _at_most(run.data("Median Episode Length", "least"), 2) or run.data("Constant Observations", "last") == 1:
         return None
     cure = "reset() must put the state back: episodes begin with the observation with which the last one ended"
-    return PREFIX + "Starts at Last End", share, "below 0.1", cure
+    return PREFIX + name, share, "below 0.1", cure
 
 
 @rule("obs-constant", "error", "[RX]")
@@ -266,7 +266,8 @@ def _reward_never(run: Evidence) -> Found:
     if run.settings is not None and len(run.settings.signals) > 1 and not run.is_late:
         return None
     cure = "reward progress towards the goal, start nearer to it (docs/curricula.md), or add a curiosity signal"
-    return PREFIX + "Rewarded Steps", 0, "above 0 under random actions", cure
+    statistic = RETURN if run.data("Rewarded Steps") is None else PREFIX + "Rewarded Steps"
+    return statistic, 0, "not always 0 under random actions", cure
 
 
 @rule("reward-constant", "error", "stable-baselines #1167")
@@ -285,7 +286,7 @@ def _normalizes_rewards(run: Evidence) -> bool:
 def _reward_scale(run: Evidence, normalized: bool, low: float, high: float) -> Found:
     """Return what is wrong with the rewards' size, where the trainer normalises them or where it does not."""
     deviation = run.data("Reward Deviation", "most")
-    if not deviation or not run.strength or bool(run.hyperparameter("reward_normalization", False)) != normalized:
+    if not deviation or not run.strength or _normalizes_rewards(run) != normalized:
         return None
     if run.settings is None or low < deviation * abs(run.strength) < high:
         return None
@@ -358,10 +359,12 @@ def _observation_scale(run: Evidence) -> Found:
         return None
     if offset > 100:
         return PREFIX + "Observation Offset", offset, "below 10", cure
-    ratio = run.data("Observation Scale Ratio", "most") or 0.0
-    if scale > 100 and (ratio > 30 or run.data("Observation Scale", "least") or 0.0 > 100):
+    if scale > 100:
         return PREFIX + "Observation Scale", scale, "about 1 in every component", cure
     return None
+
+
+# Numbers beyond any healthy run's.
 
 
 @rule("lr-high", "error", "[Sch]; ml-agents #1169, #2059")
@@ -386,7 +389,7 @@ def _learning_rate_high(run: Evidence) -> Found:
 @rule("entropy-bonus", "error", "[AJ]; docs/tuning.md")
 def _entropy_bonus(run: Evidence) -> Found:
     beta, entropies = run.hyperparameter("beta"), [value for _, value in run.points(ENTROPY)]
-    if not beta or beta < 0.1 or len(entropies) < 3 or run.effect is None or run.effect >= 0.45:
+    if not beta or beta < 0.1 or len(entropies) < 3 or run.effect is None or run.effect >= LEARNED:
         return None
     if max(entropies) - min(entropies) > 0.05 * max(1.0, abs(entropies[0])) and min(entropies) < entropies[0] - 0.05:
         return None
@@ -399,7 +402,7 @@ def _learning_rate_low(run: Evidence) -> Found:
     if not rate or rate >= 2e-5 or not run.fails:
         return None
     kl, entropies = run.late(KL), [value for _, value in run.points(ENTROPY)]
-    cure = f"hyperparameters.learning_rate: {1e-3:g}"
+    cure = "hyperparameters.learning_rate: 0.001"
     if kl is not None and kl < 5e-4:
         return KL, kl, "above 0.001", cure
     if run.trainer == "sac" and entropies:
@@ -436,7 +439,7 @@ def _loop(run: Evidence) -> Found:
     before = run.data("Median Episode Length")
     if before is None or length < 0.95 * before or _never_rewarded(run):
         return None
-    if (run.effect or 0.0) < 0.45 and (run.data("Terminated Episodes", "last") or 0.0) > 0.1:
+    if (run.effect or 0.0) < LEARNED and (run.data("Terminated Episodes", "last") or 0.0) > 0.1:
         return None
     if (run.late(RETURN) or 0.0) <= (run.data("Reward Size") or 0.0) or not _at_least(
         run.data("Rewarded Steps", "last"), 0.1

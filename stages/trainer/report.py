@@ -60,4 +60,4 @@ class TrainerPort:
     each_episode: EpisodeSink | None = None
     """Called with the episodes that have just ended; None if nothing needs them."""
     each_batch: Callable[[TrajectoryBatch], None] | None = None
-    """Called with each batch that the trainer is about to learn from; None if nothing needs them."""
+    """Called with each batch that the trainer has accepted; None if nothing needs them."""

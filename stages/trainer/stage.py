@@ -179,10 +179,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
                 return False
         if self._columns:
             require_columns(item, self._columns)
-        if self._port.each_batch is not None:
-            self._port.each_batch(item)
         with defaults_of(type(self.trainer)):
             self.trainer.add(item)
+        if self._port.each_batch is not None:
+            self._port.each_batch(item)
         frames = item.rows.get("env_frames")  # the environment steps that each action lasted
         self._repeats |= frames is not None
         self._frames += item.num_rows if frames is None else int(frames.sum())
