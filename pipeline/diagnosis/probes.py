@@ -28,7 +28,7 @@ ROWS = 4096
 SECONDS = 4.0
 INSTANCES = 4
 TICKS = 64
-"""Number of ticks for which each constant action is held."""
+"""Maximum number of ticks for which each constant action is held."""
 LEAST_TICKS = 5
 """Below this number of ticks, an equal outcome proves nothing."""
 LEVELS = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
@@ -169,8 +169,13 @@ async def _constant_actions(group: EnvironmentGroup) -> list[Fact]:
     spec = group.behavior_specs[behavior_id].actions
     held: list[tuple[float, int]] = [(level, 0) for level in LEVELS] if spec.continuous_size else []
     held = held or [(0.0, choice) for choice in range(min(8, max(spec.discrete_branches, default=0)))]
-    paths = [await _held(group, behavior_id, level, choice) for level, choice in held]
-    again = await _held(group, behavior_id, *held[0])
+    began = time.monotonic()
+    await _held(group, behavior_id, *held[0], LEAST_TICKS)
+    tick_s = (time.monotonic() - began) / LEAST_TICKS
+    runs = len(held) + 1 + len(NEAR)
+    ticks = int(np.clip(SECONDS / (runs * max(tick_s, 1e-6)), LEAST_TICKS, TICKS))  # fewer where a tick takes long
+    paths = [await _held(group, behavior_id, level, choice, ticks) for level, choice in held]
+    again = await _held(group, behavior_id, *held[0], ticks)
     name = group.behavior_specs[behavior_id].name
     if not _same(paths[0], again):  # not reproducible from a seed, so a difference would prove nothing
         return [(name, "Probe/Reproducible", 0.0)]
@@ -180,7 +185,7 @@ async def _constant_actions(group: EnvironmentGroup) -> list[Fact]:
     facts: list[Fact] = [(name, "Probe/Reproducible", 1.0), (name, "Probe/Actions that Matter", float(np.mean(differ)))]
     if spec.continuous_size and any(differ):
         equal = [_same(before, after) for before, after in pairwise(paths)]
-        near = [await _held(group, behavior_id, level, 0) for level in NEAR]
+        near = [await _held(group, behavior_id, level, 0, ticks) for level in NEAR]
         between = any(not any(_same(path, held_path) for held_path in paths) for path in near)
         # Without values in between, as where only an action's sign counts, the range is as good as any other.
         facts.append((name, "Probe/Saturated Actions", float(np.mean(equal)) if between else 0.0))
@@ -191,12 +196,14 @@ def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     return one.shape == other.shape and bool(np.array_equal(one, other, equal_nan=True))
 
 
-async def _held(group: EnvironmentGroup, behavior_id: str, level: float, choice: int) -> NDArray[np.float64]:
+async def _held(
+    group: EnvironmentGroup, behavior_id: str, level: float, choice: int, ticks: int
+) -> NDArray[np.float64]:
     """Return what the first agent sees and is paid while all agents hold a constant action, until its episode ends."""
     result: StepResult = await maybe_await(group.reset(1))
     path: list[NDArray[np.float64]] = []
     agent = int(result.steps[behavior_id].agent_ids[result.steps[behavior_id].ended])
-    for _ in range(TICKS):
+    for _ in range(ticks):
         result = await maybe_await(group.step(_constant(group, result.steps, level, choice)))
         steps = result.steps.get(behavior_id)
         if steps is None or agent not in steps.agent_ids:
@@ -240,6 +247,7 @@ def policy_facts(folder: str, spec: BehaviorSpec, batch: TrajectoryBatch, gamma:
     """
     from headrace.pipeline.common.errors import RunError
     from headrace.pipeline.prediction.policy import load_policy
+    from headrace.stages.trainer.on_policy.trainer import accumulated
 
     if len(spec.observations) != 1 or len(spec.observations[0].shape) != 1:
         return []
@@ -256,7 +264,7 @@ def policy_facts(folder: str, spec: BehaviorSpec, batch: TrajectoryBatch, gamma:
     except (RunError, TypeError, ValueError, AttributeError):  # no policy yet, one with memory, or without a critic
         return []
     for name, rewards in (("", batch.rewards), (" of Permuted Rewards", random.permutation(batch.rewards))):
-        returns = _returns(rewards.astype(np.float64), batch, gamma)[: len(seen)]
+        returns = accumulated(rewards[:, None].astype(np.float64), np.array([gamma]), batch.lengths)[: len(seen), 0]
         if returns.std() > 0 and values.std() > 0:
             explained = float(np.corrcoef(values, returns)[0, 1] ** 2)
             facts.append((spec.name, f"Probe/Return by Value{name}", explained))
@@ -267,15 +275,6 @@ def _decisions(policy: Any, observations: Array) -> NDArray[np.float64]:
     """Return probabilities of choices and means of continuous actions [n, …]."""
     distribution = policy.distribution(observations)
     return np.concatenate([*distribution.probabilities, distribution.means], 1, dtype=np.float64)
-
-
-def _returns(rewards: NDArray[np.float64], batch: TrajectoryBatch, gamma: float) -> NDArray[np.float64]:
-    """Return the discounted sum of the rewards from each row to the end of its trajectory."""
-    returns, ends = rewards.copy(), set(np.cumsum(batch.lengths) - 1)
-    for at in range(len(returns) - 2, -1, -1):
-        if at not in ends:
-            returns[at] += gamma * returns[at + 1]
-    return returns
 
 
 async def trainer_facts(config: RunConfig, spec: BehaviorSpec) -> list[Fact]:
