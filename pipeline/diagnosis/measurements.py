@@ -7,16 +7,20 @@ the rules as any other statistic.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.errors import describe_error
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.stage import Statistics
 
+log = logging.getLogger(__name__)
 WINDOW = 4096
 """Maximum number of rows that one measurement uses."""
 MEASUREMENTS = 10
@@ -58,17 +62,27 @@ class RowMeasurements:
         if self._until > 0:
             self._until -= batch.num_rows
         elif self._rows < self._window and batch.num_trajectories:
-            self._pieces.append(_Batch(batch, self._spec, self._squashed))
-            self._rows += batch.num_rows
+            with self._guarded():
+                self._pieces.append(_Batch(batch, self._spec, self._squashed))
+                self._rows += batch.num_rows
 
     def report(self, statistics: Statistics, behavior: str) -> None:
         """Report the measurements of the window if it is nearly full, and begin the next window later."""
         if self._rows < self._window // 2:
             return
-        window = Window(self._pieces)
-        self._pieces, self._until, self._rows = [], self._every - self._window, 0
-        for name, value in window.measure():
-            statistics.add(behavior, PREFIX + name, value, "last")
+        pieces, self._pieces, self._until, self._rows = self._pieces, [], self._every - self._window, 0
+        with self._guarded():
+            for name, value in Window(pieces).measure():
+                statistics.add(behavior, PREFIX + name, value, "last")
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Measure no more after an error: custom stages may send other columns, and training must go on."""
+        try:
+            yield
+        except Exception as error:
+            log.warning("The rows can't be measured, so the diagnosis sees less: %s", describe_error(error))
+            self._until = 2**62
 
 
 class _Batch:

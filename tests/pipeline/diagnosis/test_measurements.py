@@ -157,6 +157,15 @@ def test_a_window_is_bounded_and_the_next_one_comes_later(walk):
     assert not statistics
 
 
+def test_rows_that_cannot_be_measured_are_named_once_and_end_nothing(walk, caplog):
+    one = batch(*walk)
+    odd = TrajectoryBatch("B", 0, one.rows, {name: of for name, of in one.trajectories.items() if name != "agent_ids"})
+    assert not measured([odd, odd, one])
+    (record,) = caplog.records
+    assert "can't be measured" in record.getMessage()
+    assert "agent_ids" in record.getMessage()
+
+
 def test_too_few_rows_say_nothing(walk):
     few = [column[: 4 * LENGTH] for column in walk]
     assert not measured([batch(*few)])
