@@ -42,10 +42,10 @@ kernels = Extension(
 )
 
 # Folders of data are among them, as Python could import those too.
-found = [name for part in PARTS for name in find_namespace_packages(str(ROOT), include=[part, f"{part}.*"])]
+namespaces = [name for part in PARTS for name in find_namespace_packages(str(ROOT), include=[part, f"{part}.*"])]
 setup(
     long_description=readme(),
-    packages=["headrace", *(f"headrace.{name}" for name in found if "__pycache__" not in name)],
+    packages=["headrace", *(f"headrace.{name}" for name in namespaces if "__pycache__" not in name)],
     package_dir={"headrace": "headrace", **{f"headrace.{part}": part for part in PARTS}},
     ext_modules=[kernels],
     cmdclass={"build_py": WithStatistics},

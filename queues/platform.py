@@ -133,10 +133,10 @@ def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
 def connected_pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected stream sockets that send small messages without delay."""
     pair = socket_pair()
-    for each in pair:
+    for end in pair:
         # Needed on Windows, where asyncio does this only for sockets with an explicit protocol number.
-        if each.family == socket.AF_INET:
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if end.family == socket.AF_INET:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return pair
 
 
@@ -254,7 +254,7 @@ def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
     head = sock.recv(_HEAD.size, socket.MSG_WAITALL)
     if len(head) < _HEAD.size:
         raise EOFError("no descriptors were passed")
-    (left, size), own = _HEAD.unpack(head), dict[Ticket, Ticket]()
+    (left, size), tickets = _HEAD.unpack(head), dict[Ticket, Ticket]()
     while left:
         some = min(left, AT_ONCE)
         theirs, ours, _, _ = socket.recv_fds(sock, some * array.array("i").itemsize, some)
@@ -262,11 +262,11 @@ def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
             raise EOFError("some descriptors were not passed")
         if len(ours) != some:  # the system drops descriptors beyond the limit
             raise OSError(errno.EMFILE, "too many open files: some descriptors could not be received")
-        own.update(zip(array.array("i", theirs), ours, strict=True))
+        tickets.update(zip(array.array("i", theirs), ours, strict=True))
         left -= some
     data = bytearray()
     while len(data) < size and (chunk := sock.recv(min(_CHUNK, size - len(data)))):
         data += chunk
     if len(data) < size:
         raise EOFError("some descriptors were not passed")
-    return bytes(data), own
+    return bytes(data), tickets

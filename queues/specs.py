@@ -142,7 +142,9 @@ class BehaviorSpec:
 
     def sees_like(self, other: BehaviorSpec) -> bool:
         """Return True if both have the same observations; float64, needed only by normalisers, counts as float32."""
-        return [each.rounded for each in self.observations] == [each.rounded for each in other.observations]
+        return [observation.rounded for observation in self.observations] == [
+            observation.rounded for observation in other.observations
+        ]
 
     @property
     def name(self) -> str:

@@ -134,8 +134,8 @@ class StreamHeader:
 
     def joined(self, later: StreamHeader) -> StreamHeader:
         """Return the header with the behaviours that a later frame adds; known behaviours are unchanged."""
-        known = {spec.behavior_id for spec in self.specs}
-        new = [spec for spec in later.specs if spec.behavior_id not in known]
+        behaviors = {spec.behavior_id for spec in self.specs}
+        new = [spec for spec in later.specs if spec.behavior_id not in behaviors]
         squashed = tuple(dict.fromkeys((*self.squashed, *later.squashed)))
         columns = {**later.columns, **self.columns}
         return replace(self, specs=(*self.specs, *new), columns=columns, squashed=squashed)
@@ -431,8 +431,8 @@ def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -
     """
     stem = file_name("-".join(re.sub(r"[^\w.]+", "_", part) for part in (behavior, edge)))
     numbered = re.compile(re.escape(stem) + r"-(\d+)\.stream")
-    found = [numbered.fullmatch(path.name) for path in Path(folder).glob("*.stream")]
-    last = max((int(match[1]) for match in found if match), default=0)
+    matches = [numbered.fullmatch(path.name) for path in Path(folder).glob("*.stream")]
+    last = max((int(match[1]) for match in matches if match), default=0)
     return Path(folder) / f"{stem}-{last + 1:04d}.stream"
 
 

@@ -80,7 +80,10 @@ def _missing(config: RunConfig) -> Iterator[str]:
 
 
 def _check_environment(config: RunConfig) -> None:
-    lacking = [config.in_place(each.path, f"{dotted(each.path)}: {each.message}") for each in lacking_programs(config)]
+    lacking = [
+        config.in_place(finding.path, f"{dotted(finding.path)}: {finding.message}")
+        for finding in lacking_programs(config)
+    ]
     if lacking:
         raise RunError("\n".join(lacking))
     check, settings = config.environment_kind.preflight, config.environment

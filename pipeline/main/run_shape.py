@@ -160,9 +160,9 @@ class _ShapeChoice:
             return config
         half, full = took.values()
         # At most the mean, because instances that slow each other down would otherwise make a shorter step negative.
-        each = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)
+        instance_s = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)
         divisors = [number for number in range(1, free + 1) if whole % number == 0]
-        tick = {actors: TICK_S + full - each * (whole - whole // actors) for actors in divisors}
+        tick = {actors: TICK_S + full - instance_s * (whole - whole // actors) for actors in divisors}
         least = min(tick.values())
         actors = next((number for number, seconds in tick.items() if seconds <= 1.1 * least), 1)
         if tick[1] < WORTH * tick[actors]:

@@ -339,8 +339,8 @@ class ProgressSnapshot:
     def seconds_left(self) -> float | None:
         """Seconds until every behaviour reaches `max_steps`; None if unknown for any behaviour."""
         left = [behavior.seconds_left for behavior in self.behaviors]
-        known = [seconds for seconds in left if seconds is not None]
-        return max(known) if known and len(known) == len(left) else None
+        estimates = [seconds for seconds in left if seconds is not None]
+        return max(estimates) if estimates and len(estimates) == len(left) else None
 
 
 class Progress:
@@ -440,10 +440,10 @@ def render(snapshot: ProgressSnapshot, detailed: bool, queues: Sequence[QueuePro
     if snapshot.bottleneck is not None and not snapshot.paused:
         text.append("\n" + "\n".join(wrap(snapshot.bottleneck.text, width)))
     if snapshot.behaviors:
-        left_out = {"ELO"} if all(each.elo is None for each in snapshot.behaviors) else set()
+        left_out = {"ELO"} if all(behavior.elo is None for behavior in snapshot.behaviors) else set()
         left_out |= set() if detailed else {"lag"}
         kept = [number for number, name in enumerate(BEHAVIOR_COLUMNS) if name not in left_out]
-        rows = [BEHAVIOR_COLUMNS, *(_behavior_cells(each, snapshot.paused) for each in snapshot.behaviors)]
+        rows = [BEHAVIOR_COLUMNS, *(_behavior_cells(behavior, snapshot.paused) for behavior in snapshot.behaviors)]
         _append_table(text, [tuple(row[number] for number in kept) for row in rows], width)
     if queues:
         _append_table(text, [QUEUE_COLUMNS, *map(_queue_cells, queues)], width)

@@ -194,9 +194,11 @@ class MlflowWriter:
         results = run_folder.resolve().parent
         uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._client: Any = MlflowClient(tracking_uri=uri or f"sqlite:///{results / 'mlflow.db'}")
-        found = self._client.get_experiment_by_name(experiment)
+        tracked = self._client.get_experiment_by_name(experiment)
         where = None if uri else (results / "mlruns").as_uri()
-        number = found.experiment_id if found else self._client.create_experiment(experiment, artifact_location=where)
+        number = (
+            tracked.experiment_id if tracked else self._client.create_experiment(experiment, artifact_location=where)
+        )
 
         def begin() -> str:
             run_id: str = self._client.create_run(number, run_name=run_folder.name, tags=dict(tags or {})).info.run_id
