@@ -387,7 +387,11 @@ def _image_part(leaf: _Leaf) -> ObservationPart:
         if leaf.settings.channels is not None:
             raise leaf.mistake(".channels", f"{leaf.space} has no axis for channels")
         return _image(leaf, (*shape, 1), last)
-    last = channels_last(shape) if leaf.settings.channels is None else leaf.settings.channels == "last"
+    last = (
+        channels_last(shape, are_pixels(leaf.space))
+        if leaf.settings.channels is None
+        else leaf.settings.channels == "last"
+    )
     if len(shape) == 3:
         return _image(leaf, shape, last)
     if not last:  # [frames, C, H, W]
@@ -404,14 +408,18 @@ def _image(
     return leaf.part(shape, dtype, extract, channels_last=last)
 
 
-def channels_last(shape: tuple[int, ...]) -> bool:
+def channels_last(shape: tuple[int, ...], pixels: bool) -> bool:
     """Return True if channels come last.
 
-    The channel axis is the one that differs from two equal axes, or else the smallest.
+    The channel axis is the one that differs from two equal axes, or else the smallest. A board may have more planes
+    than squares in a row, so its channel axis is the outer one that differs most from the middle axis.
     """
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
+    before, after = (max(middle, outer) / max(1, min(middle, outer)) for outer in (first, end))
+    if not pixels and before != after:
+        return before < after
     return min(first, middle, end) != first
 
 

@@ -157,7 +157,7 @@ def test_a_number_that_float32_can_not_hold_is_named_with_instance_observation_a
     group = GymnasiumGroup(vectorise(envs[0], lambda: envs[1], 2, "Env"), "B", "Env", exact=exact)
     group.reset(0)
 
-    if end == "terminated":  # nobody learns from it: diverged simulators return NaN there
+    if end == "terminated":  # no trainer learns from it: diverged simulators return NaN there
         assert group.step(ACTIONS).steps["B"].ended == 1
         return
     with pytest.raises(NotFiniteError, match=re.escape(f"Env, instance 1: the observation '{name}' at [1] is {words}")):
