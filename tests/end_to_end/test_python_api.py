@@ -59,7 +59,7 @@ async def test_run_within_an_event_loop_names_run_async(tmp_path):
 
 def test_an_unknown_argument_of_run_is_named(tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'on_sumary'"):
-        run(here(tmp_path), on_sumary=print)
+        run(here(tmp_path), on_sumary=print)  # type: ignore[call-arg]
 
 
 def test_a_callback_that_raises_ends_the_run_by_its_name_and_a_checkpoint_stays(tmp_path):
