@@ -103,7 +103,7 @@ def _renamed(data: Any, path: KeyPath, name: str) -> Any:
     return {**{other: value for other, value in data.items() if other != key}, name: data.get(name, data[key])}
 
 
-def _as_written(path: KeyPath, spelt: Mapping[KeyPath, KeyPath]) -> KeyPath:
+def _as_written(path: KeyPath, spelt: dict[KeyPath, KeyPath]) -> KeyPath:
     for corrected, written in reversed(spelt.items()):
         if path[: len(corrected)] == corrected:
             path = (*written, *path[len(corrected) :])
