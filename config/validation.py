@@ -67,7 +67,9 @@ def check(
             findings = explain(model, error, data)
         else:
             break
-        misspelt = [finding for finding in findings if finding.meant and not is_inside(finding.intended, data)]
+        misspelt = [
+            one for one in findings if one.meant and is_inside(one.path, data) and not is_inside(one.intended, data)
+        ]
         for finding in misspelt:
             spelt[finding.intended] = finding.path
             if len(finding.path) == 1:
@@ -93,8 +95,7 @@ def check(
 
 
 def _renamed(data: Any, path: KeyPath, name: str) -> Any:
-    if not is_inside(path, data):
-        return data  # two keys were meant to be the same
+    """Return the data with a key renamed; of two keys that were meant to be the same, the first stays."""
     key, *below = path
     if isinstance(data, list):
         return [_renamed(item, tuple(below), name) if index == key else item for index, item in enumerate(data)]

@@ -12,7 +12,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from os import PathLike
 from pathlib import Path
@@ -155,7 +155,6 @@ Configuration = RunConfig | Mapping[str, Any] | str | Path
 
 UNCHANGED: Any = object()
 """Stands for a keyword of `run` that is not given."""
-_OPTIONS = [option.name for option in fields(RunOptions)]
 
 
 # The keywords are spelt out, because editors such as Jupyter's don't complete those of a TypedDict.
@@ -170,8 +169,6 @@ def run(
     on_checkpoint: Callable[[CheckpointWritten], object] | None = UNCHANGED,
     progress: Progress = UNCHANGED,
     console: bool = UNCHANGED,
-    on_start: Callable[[Callable[[], bool]], object] | None = UNCHANGED,
-    watched: bool = UNCHANGED,
 ) -> RunResult:
     """Run a configuration to its end.
 
@@ -185,8 +182,6 @@ def run(
         on_checkpoint: called when a checkpoint is complete.
         progress: the live table.
         console: True to log a line per summary.
-        on_start: called just before the hosts start.
-        watched: True if the caller has a `LoopWatch`.
 
     Raises:
         ConfigError: if the configuration has mistakes.
@@ -219,12 +214,9 @@ async def run_async(
     on_checkpoint: Callable[[CheckpointWritten], object] | None = UNCHANGED,
     progress: Progress = UNCHANGED,
     console: bool = UNCHANGED,
-    on_start: Callable[[Callable[[], bool]], object] | None = UNCHANGED,
-    watched: bool = UNCHANGED,
 ) -> RunResult:
     """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
-    given = locals()
-    parts = {name: given[name] for name in _OPTIONS if given[name] is not UNCHANGED}
+    parts = {name: value for name, value in [*locals().items()][2:] if value is not UNCHANGED}
     try:
         with kept_startup_context(), global_state_guard():
             options = replace(options or RunOptions(), **parts)

@@ -14,6 +14,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.factory import factory_name
+from headrace.stages.environments.given import MODULE
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.singles import vectorise
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
@@ -303,3 +305,15 @@ def test_a_wrong_result_of_a_vector_environment_is_named(mistake):
     group.reset(0)
     with pytest.raises(BrokenEnvironmentError, match=words):
         group.step({"B": ActionBatch(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int32))})
+
+
+def test_an_environment_that_was_passed_to_run_is_named_in_good_punctuation():
+    name = factory_name(f"{MODULE}:NoInfo")
+    group = GymnasiumGroup(
+        vectorise(ScriptedEnv(result=(SEEN, 1.0, False, False, None)), ScriptedEnv, 2, name), "B", name
+    )
+    group.reset(0)
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"^environment NoInfo \(passed to run\(\)\), instance 0: step\(\)"
+    ):
+        group.step(ACTIONS)
