@@ -41,8 +41,6 @@ from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, Stage
 log = logging.getLogger(__name__)
 
 Masks = NDArray[np.bool_]
-_LARGE = 3e38
-"""A number just below the largest float32."""
 _SMALL = 4096
 """Maximum size of bounds that are cached in the batch's shape. They are cached because comparing with a single row
 takes twice as long."""
@@ -117,7 +115,9 @@ class BoundsCheck:
             TypeError: if integers were expected, but the values have a different type.
         """
         if self._floats:
-            if np.count_nonzero(np.abs(column) < _LARGE) < column.size:  # NaN fails the comparison
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = column.sum(dtype=np.float32)  # without the temporary arrays of a comparison
+            if not math.isfinite(total):
                 self._check_finite(values, column, who, spared)
         elif values.dtype != column.dtype:
             self._check_cast(values, who)
