@@ -56,7 +56,7 @@ def _odd_space(found: re.Match[str] | None) -> str:
     assert found is not None, "the caller searched"
     character = found[0]
     return (
-        f"the character U+{ord(character):04X} ({unicodedata.name(character).lower()}), which is no space in YAML: "
+        f"the character U+{ord(character):04X} ({unicodedata.name(character).lower()}), which is not a space in YAML: "
         "replace each one with a space (text copied from web pages contains such characters)"
     )
 

@@ -138,7 +138,7 @@ def test_of_equal_keys_the_first_is_kept_so_that_the_rest_can_be_checked():
         (
             "a:\n\u00a0\u00a0b: 1\n  c: 2",
             2,
-            "U+00A0 (no-break space), which is no space in YAML: replace each one with",
+            "U+00A0 (no-break space), which is not a space in YAML: replace each one with",
         ),
         ("a:\n \u00a0b: 1\n \u00a0c: 2", 2, "U+00A0 (no-break space)"),
         ("a:\n  b:\u00a01\n  c: 2", 2, "U+00A0 (no-break space)"),
