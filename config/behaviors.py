@@ -243,7 +243,8 @@ class BehaviorSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _needs_trainer_type(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("hyperparameters"), dict) and "trainer_type" not in data:
+        given = isinstance(data, dict) and isinstance(data.get("hyperparameters"), dict)
+        if given and not suggest("trainer_type", data):  # a misspelt one is reported by itself
             likely = _likely_trainer(data["hyperparameters"])
             message = f"needs trainer_type as well; add 'trainer_type: {likely}' (or your own 'module:Class')"
             report([Finding(("hyperparameters",), message)])

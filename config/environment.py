@@ -115,7 +115,7 @@ class ObservationSettings(Settings):
     channels: Literal["first", "last"] | None = Field(
         None,
         description="Position of an image's channel dimension; null: the dimension next to two equal ones, otherwise "
-        "the smallest.",
+        "the smallest, or the one that differs most from the middle one if the numbers are not pixels.",
     )
     max_entities: Int | None = Field(
         None,

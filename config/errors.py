@@ -82,6 +82,13 @@ class Finding:
     """Other keys that the check depends on. If one of them is invalid, the finding is dropped."""
     warns: bool = False
     """True for a warning: the value is valid, but the run does something else than the user probably wants."""
+    meant: str = ""
+    """For a misspelt key: the key that was probably meant."""
+
+    @property
+    def intended(self) -> KeyPath:
+        """The path with the key that was probably meant."""
+        return (*self.path[:-1], self.meant)
 
     def below(self, path: KeyPath) -> Finding:
         """Return the finding with its paths relative to a model that has this finding's model at `path`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,7 +41,8 @@ def load_config(
     Args:
         path: the YAML file, or its content as data (see `plain` for the allowed types); None for the defaults, which
             then apply to all of the environment's behaviours.
-        overrides: values, or strings `path.to.key=value` with the value as YAML. They take precedence over the file,
+        overrides: values, or strings `path.to.key=value` with the value as YAML; a name with `.` or `=` is in quotes
+            (`behaviors."Agent.v1".max_steps=500`). They take precedence over the file,
             and later overrides over earlier ones. Use current keys even if the file is old. List items are given by
             their index from 0: `pipeline.stages.0.host=main`.
         curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
@@ -153,7 +155,7 @@ def _check(
     _import_plugins(data, Path(modern.document.name).parent, locate)
     lacking: list[Finding] = []
     try:
-        config = check(RunConfig, merge_default_settings(data), locate, ONLY_CONVERTED if converts else None)
+        config = check(RunConfig, data, locate, ONLY_CONVERTED if converts else None, merge_default_settings)
         lacking += [*lacking_programs(config), *(check_run(config) if converts else ())]
         mistakes += [locate(finding.path, finding.message) for finding in lacking if complete]
     except ConfigError as error:
@@ -254,6 +256,11 @@ class Override:
     """True to drop the override if the file does not have the override's top-level section."""
 
 
+_PART = r""""[^"]+"|'[^']+'|[^.="'][^.=]*"""
+"""One name in a path. A name with dots or `=` is in quotes."""
+_WRITTEN = re.compile(rf"\s*(?P<key>(?:{_PART})(?:\.(?:{_PART}))*)=(?P<value>.*)", re.DOTALL)
+
+
 def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mistake]]:
     """Parse the arguments of `--set`; return the overrides, and mistakes for invalid arguments."""
     overrides, mistakes = [], []
@@ -261,12 +268,16 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
         if isinstance(argument, Override):
             overrides.append(argument)
             continue
-        key, equals, text = argument.partition("=")
-        parts = key.strip().split(".")
-        if not equals or not all(parts):
+        written = _WRITTEN.fullmatch(argument)
+        if written is None:
             mistakes.append(Mistake(_set(argument), None, "", "expected path.to.key=value"))
             continue
-        path = tuple(int(part) if part.isdecimal() and index > 0 else part for index, part in enumerate(parts))
+        key, text = written["key"].strip(), written["value"]
+        parts = re.findall(_PART, key)
+        path = tuple(
+            int(part) if part.isdecimal() and index > 0 else part[1:-1] if part[0] in "\"'" else part
+            for index, part in enumerate(parts)
+        )
         try:
             document = read_text(text, _set(argument), path)
             wrong = document.mistakes
@@ -328,6 +339,10 @@ def _put(here: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:
         before = dotted(whole[: len(whole) - len(path)])
         raise _NoPlaceError(f"'{before}' is {show(here)}, which has no keys")
     name, rest = str(key), here or {}
+    text, before = dotted(path), dotted(whole[: len(whole) - len(path)])
+    for listed in rest if name not in rest else ():
+        if ("." in listed and f"{text}.".startswith(f"{listed}.")) or (not below and listed.startswith(f"{name}=")):
+            raise _NoPlaceError(f"put the name '{listed}' in quotes: {SET} '{before}.\"{listed}\".…'")
     if below and name not in rest and whole[0] in _NAMED and len(path) == len(whole) - 1:
         hint = suggest(name, list(rest)) or f"; listed: {', '.join(rest) or 'none'}"
         raise _NoPlaceError(f"'{name}' is not listed under {whole[0]}{hint}")

@@ -7,6 +7,7 @@ effect give no warning.
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -405,12 +406,12 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
             yield Finding((section, path), f"'{given}' is a Windows path, which does not exist on this system")
     by_lower: dict[str, str] = {}
     for name in config.behaviors:
-        other = by_lower.setdefault(name.lower(), name)
+        other = by_lower.setdefault(unicodedata.normalize("NFC", name).lower(), name)
         if other != name:
-            message = (
-                f"differs from {other} only in upper and lower case, so Windows and macOS would use the same folder "
-                "for both"
-            )
+            composed = other.lower() != name.lower()
+            how = "the form of its accents (Unicode NFC or NFD)" if composed else "upper and lower case"
+            systems = "macOS" if composed else "Windows and macOS"
+            message = f"differs from {other} only in {how}, so {systems} would use the same folder for both"
             yield Finding(("behaviors", name), message)
 
 

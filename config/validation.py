@@ -10,7 +10,7 @@ The second half of this module looks up the known keys at a path in the YAML, in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -34,20 +34,32 @@ _TAGS = ("kind", "sampler_type", "trainer_type", "use")
 checked."""
 
 
-def check(model: type[Model], data: dict[str, Any], locate: Locate, context: str | None = None) -> Model:
+def check(
+    model: type[Model],
+    plain: dict[str, Any],
+    locate: Locate,
+    context: str | None = None,
+    merge: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Model:
     """Build the model from plain data.
+
+    A misspelt key is reported, and the rest is checked as if the key were spelt as suggested.
 
     Args:
         model: the model to build.
-        data: the plain data, which is not modified.
+        plain: the plain data, which is not modified.
         locate: returns a `Mistake` for a path in the data and a message.
         context: `ONLY_CONVERTED`, or None for data to run.
+        merge: merges the data's defaults into it, before the check.
 
     Raises:
         ConfigError: if anything is wrong; it lists all mistakes.
     """
     all_findings: list[Finding] = []
     removed: list[KeyPath] = []
+    spelt: dict[KeyPath, KeyPath] = {}
+    """Per corrected path: the path as it is written."""
+    data = merge(plain)
     while True:
         try:
             valid = model.model_validate(data, context=context)
@@ -55,7 +67,20 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate, context: str
             findings = explain(model, error, data)
         else:
             break
-        all_findings += [finding for finding in findings if not _follows(finding, removed)]
+        misspelt = [
+            one for one in findings if one.meant and is_inside(one.path, data) and not is_inside(one.intended, data)
+        ]
+        for finding in misspelt:
+            spelt[finding.intended] = finding.path
+            if len(finding.path) == 1:
+                plain = _renamed(plain, finding.path, finding.meant)
+                data = merge(plain)
+            else:
+                data = _renamed(data, finding.path, finding.meant)
+        if misspelt:  # the other findings may be consequences
+            all_findings += misspelt
+            continue
+        all_findings += [one for one in findings if one.path not in spelt and not _follows(one, removed)]
         culprits = {_culprit(finding.path, data) for finding in findings} - {()}
         if not culprits or len(all_findings) >= MOST_FINDINGS:
             break
@@ -64,8 +89,26 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate, context: str
         removed += culprits
     if all_findings:
         reported = [finding for finding in all_findings if not _is_echo(finding, all_findings)]
-        raise ConfigError(list(dict.fromkeys(locate(finding.path, finding.message) for finding in reported)))
+        mistakes = [locate(_as_written(finding.path, spelt), finding.message) for finding in reported]
+        raise ConfigError(list(dict.fromkeys(mistakes)))
     return valid
+
+
+def _renamed(data: Any, path: KeyPath, name: str) -> Any:
+    """Return the data with a key renamed; of two keys that were meant to be the same, the first stays."""
+    key, *below = path
+    if isinstance(data, list):
+        return [_renamed(item, tuple(below), name) if index == key else item for index, item in enumerate(data)]
+    if below:
+        return {**data, key: _renamed(data[key], tuple(below), name)}
+    return {**{other: value for other, value in data.items() if other != key}, name: data.get(name, data[key])}
+
+
+def _as_written(path: KeyPath, spelt: dict[KeyPath, KeyPath]) -> KeyPath:
+    for corrected, written in reversed(spelt.items()):
+        if path[: len(corrected)] == corrected:
+            path = (*written, *path[len(corrected) :])
+    return path
 
 
 def _follows(finding: Finding, removed: list[KeyPath]) -> bool:
@@ -134,6 +177,8 @@ _OF_PEERS = {
     "learning_starts": "'hyperparameters.buffer_init_steps'",
 }
 """Maps Stable-Baselines3's key names to their Headrace equivalents."""
+
+_MISSPELT = "unknown key; did you mean"
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -211,7 +256,8 @@ def _one(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> list[Find
     if kind == "missing":
         return [Finding(path, _missing(top, path, data))]
     if kind == "extra_forbidden":
-        return [Finding(path, _unknown(top, path, data))]
+        message = _unknown(top, path, data)
+        return [Finding(path, message, meant=_quoted(message)[0] if message.startswith(_MISSPELT) else "")]
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return [_tag(top, path, item, data)]
     return [Finding(path, _value(kind, context, value, item["msg"]))]
@@ -247,7 +293,7 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     section, hint = _place_above(top, path, data), suggest(key, accepted)
     around = f"under '{dotted(path[:-2])}'"  # the enclosing section has exactly this key
     if hint and section != around:
-        return f"unknown key{hint}"
+        return f"unknown key{hint}"  # begins with _MISSPELT
     if section:
         return f"unknown key here; it belongs {section}"
     custom = ", or your own name with 'use: module:Class'" if any(map(more_of, models)) else ""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import codecs
 import math
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,8 +47,22 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
 
 
+_SPACES = r"[\u00a0\u1680\u2000-\u200b\u202f\u205f\u3000\ufeff]"
+_ODD = re.compile(rf"(?:^|(?<=[ :,{{\[-])){_SPACES}|{_SPACES}$")
+"""A character that looks like a space, or like nothing, where YAML needs a space."""
+
+
+def _odd_space(found: re.Match[str] | None) -> str:
+    assert found is not None, "the caller searched"
+    character = found[0]
+    return (
+        f"the character U+{ord(character):04X} ({unicodedata.name(character).lower()}), which is not a space in YAML: "
+        "replace each one with a space (text copied from web pages contains such characters)"
+    )
+
+
 class _LimitError(Exception):
-    """Raised if a file exceeds a limit that no real configuration reaches; the message completes "the file …"."""
+    """Raised for a file that Headrace does not read further; the message completes "the file …"."""
 
     def __init__(self, mark: Any, message: str) -> None:
         super().__init__(message)
@@ -76,6 +91,8 @@ class _Composer(yaml.SafeLoader):
                 )
             raise _LimitError(mark, f"is too large: a file can have at most {MAX_VALUES:,} keys and values")
         node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and node.style is None and (odd := _ODD.search(node.value)):
+            raise _LimitError(node.start_mark, f"has {_odd_space(odd)}")
         self._depth -= 1
         return node
 
@@ -202,7 +219,11 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
     words = ", ".join(part for part in (error.context, error.problem) if part)
     problem, hint = error.problem or "", ""
     lines = text.splitlines()
-    if "'\\t'" in problem:
+    odd_lines = [number for number, content in enumerate(lines[:line], 1) if _ODD.search(content)]
+    if odd_lines:
+        line = odd_lines[0]
+        hint = f"it has {_odd_space(_ODD.search(lines[line - 1]))}"
+    elif "'\\t'" in problem:
         hint = "indent with spaces"
     elif "cannot start any token" in problem or "undefined alias" in problem or "directive" in words:
         hint = "put text that begins with this character in quotes"

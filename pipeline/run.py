@@ -39,7 +39,7 @@ from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps
-from headrace.pipeline.reporting.console import ProgressSnapshot, logged_to
+from headrace.pipeline.reporting.console import Progress, ProgressSnapshot, logged_to
 from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.reporting.pictures import write_run_picture
 from headrace.pipeline.run_folder.carrying import carry, unpack
@@ -53,8 +53,8 @@ from headrace.pipeline.run_folder.resuming import (
     other_run,
     resumed_settings,
 )
+from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
 from headrace.pipeline.run_handle import RunOptions as RunOptions
-from headrace.pipeline.run_handle import StopRequest, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
 from headrace.startup_context import absolute, kept_startup_context, shown
@@ -153,13 +153,35 @@ Configuration = RunConfig | Mapping[str, Any] | str | Path
 """A configuration: already loaded, as the data in a YAML file, or as the path of a YAML file."""
 
 
-def run(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
+UNCHANGED: Any = object()
+"""Stands for a keyword of `run` that is not given."""
+
+
+# The keywords are spelt out, because editors such as Jupyter's don't complete those of a TypedDict.
+def run(
+    config: Configuration,
+    options: RunOptions | None = None,
+    *,
+    environment: Any = UNCHANGED,
+    stop: StopRequest | asyncio.Event | None = UNCHANGED,
+    on_progress: Callable[[ProgressSnapshot], object] | None = UNCHANGED,
+    on_summary: Callable[[SummaryWritten], object] | None = UNCHANGED,
+    on_checkpoint: Callable[[CheckpointWritten], object] | None = UNCHANGED,
+    progress: Progress = UNCHANGED,
+    console: bool = UNCHANGED,
+) -> RunResult:
     """Run a configuration to its end.
 
     Args:
         config: the configuration.
         options: the caller's options; None for the defaults.
-        parts: fields of `RunOptions`, such as `on_summary`; they override those in `options`.
+        environment: as in `RunOptions`, like the following ones; they override those in `options`.
+        stop: a request to stop.
+        on_progress: called about once a second.
+        on_summary: called at each summary.
+        on_checkpoint: called when a checkpoint is complete.
+        progress: the live table.
+        console: True to log a line per summary.
 
     Raises:
         ConfigError: if the configuration has mistakes.
@@ -167,6 +189,7 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
         RunFolderError: if the run's folder already exists, or is missing on a resume.
         RunFailed: if something in the run failed; everything that could be saved was saved.
     """
+    parts = {name: value for name, value in locals().items() if value is not UNCHANGED}
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -177,11 +200,23 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
             "file that a run imports, for example to make its environment, put the call under `if __name__ == "
             "'__main__':`"
         )
-    return asyncio.run(run_async(config, options, **parts))
+    return asyncio.run(run_async(**parts))
 
 
-async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
+async def run_async(
+    config: Configuration,
+    options: RunOptions | None = None,
+    *,
+    environment: Any = UNCHANGED,
+    stop: StopRequest | asyncio.Event | None = UNCHANGED,
+    on_progress: Callable[[ProgressSnapshot], object] | None = UNCHANGED,
+    on_summary: Callable[[SummaryWritten], object] | None = UNCHANGED,
+    on_checkpoint: Callable[[CheckpointWritten], object] | None = UNCHANGED,
+    progress: Progress = UNCHANGED,
+    console: bool = UNCHANGED,
+) -> RunResult:
     """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
+    parts = {name: value for name, value in [*locals().items()][2:] if value is not UNCHANGED}
     try:
         with kept_startup_context(), global_state_guard():
             options = replace(options or RunOptions(), **parts)

@@ -26,6 +26,7 @@ from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.graph import acts
+from headrace.pipeline.common.output import say
 from headrace.pipeline.diagnosis import live
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
 from headrace.pipeline.main import shutdown
@@ -83,6 +84,11 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
             return [error.reason], []
         except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
             return [str(error)], []
+    tried = [
+        f"{name}: {behavior.step} steps{f', updates: {behavior.updates}' if _learns(config, name) else ''}"
+        for name, behavior in result.behaviors.items()
+    ]
+    say(f"tried on a small scale: {'; '.join(tried) or 'the environment'}")
     return [], [*_without_update(config, result, rows), *_advice(small, config), *left_out(config)]
 
 

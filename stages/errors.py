@@ -6,6 +6,7 @@ A description is one sentence that includes the line in the user's own file; `--
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import sys
 import sysconfig
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
 from traceback import FrameSummary
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from headrace.paths import CODE
 
@@ -174,3 +175,24 @@ def _with_causes(error: BaseException) -> Iterable[BaseException]:
         causes[id(cause)] = cause
         cause = cause.__cause__
     return causes.values()
+
+
+def number(value: Any) -> float:
+    """Convert a number of any type, or a one-element array. A number beyond float64 becomes the largest float64."""
+    item = value.item() if hasattr(value, "item") else value
+    try:
+        converted = float(item)
+    except OverflowError:
+        converted = math.inf
+    if math.isinf(converted) and item != converted:
+        return math.copysign(sys.float_info.max, 1 if item > 0 else -1)
+    return converted
+
+
+def unfit_number(value: Any) -> str:
+    """Return a number that float32 can't hold, followed by the reason."""
+    converted = number(value)
+    if not math.isfinite(converted):
+        return f"{converted}; expected a finite number; look for a division by zero or an overflow"
+    beyond = " or beyond" if abs(converted) == sys.float_info.max else ""
+    return f"{converted:.6g}{beyond}, which is too large for float32"

@@ -405,20 +405,23 @@ class OnnxExporter:
         self._log = log
         self._checks_all = check
         self._files = files
-        self._checked = self._remarked = False
+        self._checked = False
+        self._remarks: set[str] = set()
+        """Beginnings of the remarks that have been logged; the numbers in them change with each file."""
         self._last_reason = ""
 
     def write(self, exported: Path, design: PolicyDesign, policy: PolicyUpdate) -> Path | None:
         """Write a policy next to its `.pt` file and return the path; on failure, log a warning and return None."""
         path, self.refused = exported.with_suffix(SUFFIX), ""
         try:
-            from headrace.stages.policy.onnx.model import onnx_model, remark_on_order
+            from headrace.stages.policy.onnx.model import onnx_model, remark_on_order, remark_on_rounding
 
             model = onnx_model(design, policy)
             write_atomic(path, model, files=self._files)
-            if not self._remarked and (text := remark_on_order(design.spec)):
-                self._log.warning("%s", text)
-            self._remarked = True
+            for text in (remark_on_order(design.spec), remark_on_rounding(design.spec, policy.tensors())):
+                if text and (begins := text.partition("(")[0]) not in self._remarks:
+                    self._remarks.add(begins)
+                    self._log.warning("%s", text)
         except Exception as error:  # a failed .onnx export must not stop training or lose a checkpoint
             self._warn(path, error)
             if isinstance(error, OSError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -184,7 +184,6 @@ class ObservationReader:
         self._space = terms.observation_space
         self._extract = [part.extract for part in terms.parts]
         self._alone = self._space if isinstance(self._space, BoxSpace | ChoiceSpace) else None
-        self._floats = [part.spec.dtype in ("float32", "float64") for part in terms.parts]
 
     def read(self, value: Any) -> tuple[tuple[Array, ...], bool]:
         """Return the columns [n, …] for one observation or a batch, and True if it is one observation (n = 1).
@@ -201,13 +200,9 @@ class ObservationReader:
             return "obs" if single or row is None else f"obs, row {row}"
 
         try:
-            with np.errstate(over="ignore"):  # values that are too large become infinite
-                columns = tuple([extract(batch, who) for extract in self._extract])
+            columns = tuple([extract(batch, who) for extract in self._extract])
         except StageError as error:
             raise PredictError(str(error)) from error
-        for column, floats in zip(columns, self._floats, strict=True):
-            if floats and not np.isfinite(column).all():
-                self._name_infinite(columns)
         return columns, single
 
     def _composed(self, value: Any) -> tuple[Any, bool]:
@@ -226,16 +221,6 @@ class ObservationReader:
                 raise PredictError(f"obs: {first} is a batch of {of_first}, but {where} is a batch of {len(batch)}")
             batches[keys] = batch
         return _composed_of(self._space, batches, ()), bool(single)
-
-    def _name_infinite(self, columns: Sequence[Array]) -> None:
-        for (keys, leaf), column in zip(leaves(self._space), columns, strict=True):
-            bad = ~np.isfinite(column).reshape(len(column), -1).all(axis=1)
-            if bad.any():
-                row = f" in row {int(bad.argmax())} of {len(column)}" if len(column) > 1 else ""
-                raise PredictError(
-                    f"obs{_path(keys)}: has a NaN or infinity{row}, after conversion to {column.dtype}; expected "
-                    f"finite values in {leaf}"
-                )
 
 
 def read_masks(masks: Any, reader: MaskReader, n: int, single: bool) -> NDArray[np.bool_]:

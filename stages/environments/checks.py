@@ -17,12 +17,21 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, Who, describe_fault, type_of
+from headrace.stages.errors import (
+    BrokenEnvironmentError,
+    NotFiniteError,
+    StageError,
+    Who,
+    describe_fault,
+    number,
+    type_of,
+    unfit_number,
+)
 
 _PLAIN = Box, Discrete, MultiBinary, MultiDiscrete
 """Space types whose values are arrays of a fixed shape."""
-_LARGE = 3e38
-"""A number just below the largest float32."""
+_LARGE = np.float32(3e38)
+"""A number just below the largest float32. As a float32, because a float16 array compared with a float overflows."""
 _FLOAT32 = np.dtype(np.float32)  # faster to pass than the type
 
 
@@ -94,7 +103,7 @@ def number_problem(reward: Any) -> str | None:
     """Return why a value is not a number and therefore not a valid reward."""
     try:
         if np.asarray(reward).dtype.kind in "biufO":
-            float(np.asarray(reward).item())
+            number(np.asarray(reward))
             return None
     except (TypeError, ValueError):
         pass
@@ -109,9 +118,9 @@ def number_problem(reward: Any) -> str | None:
 def reward_problem(reward: Any) -> str | None:
     """Return why a value is not a valid reward."""
     problem = number_problem(reward)
-    if problem or np.isfinite(value := float(np.asarray(reward).item())):
+    if problem or abs(number(reward)) < _LARGE:
         return problem
-    return f"step() returned reward {value}; expected a finite number; look for the cause in the environment"
+    return f"step() returned reward {unfit_number(reward)}"
 
 
 def flag_problem(flag: Any, which: str) -> str | None:
@@ -155,7 +164,8 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
 def _stacked(space: Any, seen: Sequence[Any]) -> Any:
     if isinstance(space, _PLAIN):  # if all observations fit, NumPy takes a third of Gymnasium's time
         batch = np.array(seen)
-        if batch.dtype == space.dtype and batch.shape[1:] == space.shape:
+        fits = batch.dtype == space.dtype or batch.dtype.kind == space.dtype.kind == "f"
+        if fits and batch.shape[1:] == space.shape:
             return batch
     elif isinstance(space, Dict):
         return {key: _stacked(part, [one[key] for one in seen]) for key, part in space.spaces.items()}
@@ -186,7 +196,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     if array.dtype.kind == "f" and array.shape == (count,) and np.count_nonzero(np.abs(array) < _LARGE) == count:
         return array.astype(_FLOAT32)  # NaN fails the comparison; the code below names the instance
     if array.dtype.kind not in "biuf":
-        array = _each(array, count, number_problem, who, float)
+        array = _each(array, count, number_problem, who, number)
     with np.errstate(over="ignore"):  # reported below
         rewards: NDArray[np.float32] = array.astype(_FLOAT32)
     if rewards.shape != (count,):
@@ -197,9 +207,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
         )
     if not (finite := np.isfinite(rewards)).all():
         row = int(finite.argmin())
-        value = float(array[row])
-        problem = reward_problem(value) or f"step() returned reward {value:.6g}, which is too large for float32"
-        raise NotFiniteError(f"{who(row)}: {problem}")
+        raise NotFiniteError(f"{who(row)}: step() returned reward {unfit_number(array[row])}")
     return rewards
 
 
@@ -231,7 +239,7 @@ def _column(raw: Any, kinds: str) -> NDArray[Any]:
 
 
 def _each(
-    array: NDArray[Any], count: int, problem_of: Callable[[Any], str | None], who: Who, kind: type[Any]
+    array: NDArray[Any], count: int, problem_of: Callable[[Any], str | None], who: Who, kind: Callable[[Any], Any]
 ) -> NDArray[Any]:
     """Convert values of n instances one by one, because their array has no suitable dtype."""
     if len(array.shape) == 0 or len(array) != count:

@@ -587,7 +587,7 @@ def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callabl
 def factory_name(reference: str) -> str:
     """Return the name that messages use for a factory's environment."""
     return (
-        f"environment {reference.partition(':')[2]}, passed to run(),"
+        f"environment {reference.partition(':')[2]} (passed to run())"
         if is_given(reference)
         else (f"environment factory {reference!r}")
     )

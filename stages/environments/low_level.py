@@ -39,6 +39,7 @@ from headrace.stages.errors import (
     blaming,
     describe_error,
     type_of,
+    unfit_number,
 )
 from headrace.stages.loading import check_arguments
 
@@ -148,8 +149,9 @@ def _columns(spec: BehaviorSpec, steps: Any, what: str) -> _StepColumns:
         if column.shape != (n, *shape):
             raise BrokenEnvironmentError(f"{what}.{name} has shape {column.shape}; expected {(n, *shape)}")
         if not np.isfinite(column).all():
-            row = int(np.argwhere(~np.isfinite(column))[0][0])
-            raise BrokenEnvironmentError(f"{what}.{name} of agent {ids[row]} is not finite: {column[row]}")
+            row, *index = np.argwhere(~np.isfinite(column))[0].tolist()
+            at, value = f" at {index}" if index else "", unfit_number(np.asarray(values)[(row, *index)])
+            raise BrokenEnvironmentError(f"{what}.{name} of agent {ids[row]}{at} is {value}")
         return column
 
     return _StepColumns(

@@ -61,8 +61,8 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
         "config.yaml:16: behaviors.Third.hyperparameters.tau: 0",
         "config.yaml:16: behaviors.Third.hyperparameters.beta: unknown key for this trainer_type",
         "config.yaml:17: behaviors.Third.reward_signals.extrinsic: an empty value (null)",
-        "config.yaml:17: behaviors.Third.reward_signals.gail.demo_path:",
         "config.yaml:17: behaviors.Third.reward_signals.gail.strenght: unknown key",
+        "config.yaml:17: behaviors.Third.reward_signals.gail.demo_path:",
         "config.yaml:18: environment.kind: 'gymnasum'",
         "config.yaml:21: pipeline.max_policy_lag: 2 conflicts with 'deterministic: true', which needs 0",
         "config.yaml:22: pipeline.hosts.actors.kind: 'ray' conflicts with 'deterministic: true', which needs 'inline'",
@@ -141,6 +141,90 @@ def test_a_contradiction_that_set_brings_names_the_argument(mistakes_of):
     text = "behaviors: {B: {trainer_type: sac, hyperparameters: {batch_size: 64, buffer_size: 128}}}"
     (mistake,) = mistakes_of(text, "behaviors.B.hyperparameters.buffer_size=32")
     assert mistake.startswith("--set behaviors.B.hyperparameters.buffer_size=32: behaviors.B.hyperparameters.buffer")
+
+
+@pytest.mark.parametrize("name", ["Agent.v1", "a=b", "v1.", "x y", "1.5", "Bob's", "a.b=c.d"])
+@pytest.mark.parametrize("quote", "\"'")
+def test_set_reaches_names_in_quotes(load, name: str, quote: str):
+    if quote in name:
+        return
+    text = f'behaviors: {{"{name}": {{max_steps: 5}}}}'
+    key = f"behaviors.{quote}{name}{quote}"
+    assert load(text, f"{key}.max_steps=9").behaviors[name].max_steps == 9
+    options = load(BASE, f"environment.options.{quote}{name}{quote}=[1]").to_plain()["environment"]["options"]
+    assert options[name] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("Agent.v1", "behaviors.Agent.v1.max_steps=9"),
+        ("Agent.v1", "behaviors.Agent.v1={max_steps: 9}"),
+        ("a=b", "behaviors.a=b.max_steps=9"),
+    ],
+)
+def test_a_name_that_needs_quotes_in_set_is_named_with_them(mistakes_of, name: str, argument: str):
+    (mistake,) = mistakes_of(f'behaviors: {{"{name}": {{max_steps: 5}}}}', argument)
+    assert mistake.endswith(f"put the name '{name}' in quotes: --set 'behaviors.\"{name}\".…'")
+
+
+MISSPELT = [
+    (
+        """
+        behaviors:
+          Ball:
+            trainertype: ppo
+            hyperparameters: {buffersize: 512, batch_size: 256}
+            max_step: 3000
+            maxsteps: 4
+        """,
+        {
+            "3: behaviors.Ball.trainertype: unknown key; did you mean 'trainer_type'?",
+            "4: behaviors.Ball.hyperparameters.buffersize: unknown key; did you mean 'buffer_size'?",
+            "5: behaviors.Ball.max_step: unknown key; did you mean 'max_steps'?",
+            "6: behaviors.Ball.maxsteps: unknown key; did you mean 'max_steps'?",
+        },
+    ),
+    (
+        """
+        enviroment: {kind: gymnasium, id: CartPole-v1, numenvs: 2, action_repeat: {step: 3}}
+        behaviors: {Ball: {trainer_type: pppo}}
+        """,
+        {
+            "1: enviroment: unknown key; did you mean 'environment'?",
+            "1: enviroment.numenvs: unknown key; did you mean 'num_envs'?",
+            "1: enviroment.action_repeat.step: unknown key; did you mean 'steps'?",
+            "2: behaviors.Ball.trainer_type: 'pppo' is not a trainer; expected",
+        },
+    ),
+    (
+        """
+        default_setings: {trainer_type: ppo, max_step: 5}
+        behaviours:
+          Ball: {hyperparameters: {bufer_size: 3}, netwrk_settings: {hidden_unit: x}}
+        """,
+        {
+            "1: default_setings: unknown key; did you mean 'default_settings'?",
+            "1: default_setings.max_step: unknown key; did you mean 'max_steps'?",
+            "2: behaviours: unknown key; did you mean 'behaviors'?",
+            "3: behaviours.Ball.hyperparameters.bufer_size: unknown key; did you mean 'buffer_size'?",
+            "3: behaviours.Ball.netwrk_settings: unknown key; did you mean 'network_settings'?",
+            "3: behaviours.Ball.netwrk_settings.hidden_unit: unknown key; did you mean 'hidden_units'?",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISSPELT)
+def test_mistakes_below_a_misspelt_key_are_reported_with_it_and_without_consequences(
+    load, tmp_path, text: str, expected: set[str]
+):
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    found = [str(mistake).removeprefix(f"{tmp_path / 'config.yaml'}:") for mistake in caught.value.mistakes]
+    for words in expected:
+        assert [mistake for mistake in found if mistake.startswith(words)], (words, found)
+    assert len(found) == len(expected), found
 
 
 # --- default_settings
@@ -243,6 +327,14 @@ def test_an_unlisted_behavior_without_default_settings_is_a_mistake(load, tmp_pa
 # --- warnings
 
 WARNINGS = [
+    (
+        "behaviors: {Ball: {}, ball: {}}",
+        "behaviors.ball: differs from Ball only in upper and lower case, so Windows and",
+    ),
+    (
+        "behaviors: {caf\u00e9: {}, cafe\u0301: {}}",
+        "behaviors.cafe\u0301: differs from caf\u00e9 only in the form of its accents (Unicode NFC or NFD), so macOS would",
+    ),
     (
         "behaviors: {B: {}}\ncheckpoint_settings: {resume: true, initialize_from: a}",
         "checkpoint_settings.initialize_from: has no effect",

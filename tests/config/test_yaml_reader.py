@@ -135,6 +135,18 @@ def test_of_equal_keys_the_first_is_kept_so_that_the_rest_can_be_checked():
     [
         ("a: 1\nb: [1, 2\nc: 3", 3, "is not YAML"),
         ("a:\n\t- 1", 2, "indent with spaces"),
+        (
+            "a:\n\u00a0\u00a0b: 1\n  c: 2",
+            2,
+            "U+00A0 (no-break space), which is not a space in YAML: replace each one with",
+        ),
+        ("a:\n \u00a0b: 1\n \u00a0c: 2", 2, "U+00A0 (no-break space)"),
+        ("a:\n  b:\u00a01\n  c: 2", 2, "U+00A0 (no-break space)"),
+        ("a:\n  b: \u3000one", 2, "U+3000 (ideographic space)"),
+        ("a:\n  b: one\u00a0", 2, "U+00A0 (no-break space)"),
+        ("a:\n\u200bb: 1", 2, "U+200B (zero width space)"),
+        ("a: [1,\u20092]", 1, "U+2009 (thin space)"),
+        ("a: 1\n-\u00a0b", 2, "U+00A0 (no-break space)"),
         ("a: 'open\n\n", 3, "is not YAML"),
         ("a: *nowhere", 1, "undefined alias 'nowhere'; put text that begins with this character in quotes"),
         ("a: {b: %name}", 1, "put text that begins with this character in quotes"),
@@ -156,6 +168,11 @@ def test_invalid_yaml_is_an_error_with_its_line(text: str, line: int | None, wor
     (mistake,) = caught.value.mistakes
     assert mistake.line == line
     assert words in mistake.message
+
+
+@pytest.mark.parametrize("text", ["a\u00a0b: 1", "a: '\u00a0b'", "a: |\n  \u00a0b", "# \u00a0\na: 1", "a: b\u00a0c"])
+def test_no_break_spaces_in_names_quotes_and_comments_are_text(text):
+    assert r"\xa0" in repr(read_text(text, "test.yaml").data) or text.startswith("#")
 
 
 def test_a_missing_file_is_named_with_its_absolute_path(tmp_path, monkeypatch):

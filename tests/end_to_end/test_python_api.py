@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from run_configs import INLINE, cartpole, changed
 from run_folders import read_whole_checkpoint
 
-from headrace import CheckpointWritten, RunResult, StopRequest, SummaryWritten, run, run_async
+from headrace import CheckpointWritten, RunOptions, RunResult, StopRequest, SummaryWritten, run, run_async
 from headrace.pipeline.common.errors import RunError, RunFailed
 
 
@@ -57,9 +59,19 @@ async def test_run_within_an_event_loop_names_run_async(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("function", [run, run_async])
+def test_editors_see_the_options_as_keywords(function):
+    keywords = [*inspect.signature(function).parameters]
+    assert keywords == [
+        "config",
+        "options",
+        *(f.name for f in fields(RunOptions) if f.name not in ("on_start", "watched")),
+    ]
+
+
 def test_an_unknown_argument_of_run_is_named(tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'on_sumary'"):
-        run(here(tmp_path), on_sumary=print)
+        run(here(tmp_path), on_sumary=print)  # type: ignore[call-arg]
 
 
 def test_a_callback_that_raises_ends_the_run_by_its_name_and_a_checkpoint_stays(tmp_path):

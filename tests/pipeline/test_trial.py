@@ -125,6 +125,7 @@ def test_a_run_that_passes_is_described_after_its_warnings_and_what_was_not_trie
     assert "[WARNING] Listed under behaviors, but never seen in the environment: Stranger (seen: Ball)." in said.err
     assert "warning: not tried: statistics writers (pipeline.statistics_writers)" in said.err
     assert "Gymnasium's own checker (gymnasium.utils.env_checker) says: " in said.err
+    assert re.match(r"tried on a small scale: Ball: [1-9]\d* steps, updates: [1-9]", said.out)
     assert "behavior Ball: actors" in said.out
     assert nothing_left(path)
 

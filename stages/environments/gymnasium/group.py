@@ -245,7 +245,7 @@ class GymnasiumGroup:
         ended = over.nonzero()[0]
         deciding, observations = self._agent_ids, tick.observations
         same_step = self._mode is AutoresetMode.SAME_STEP
-        last = self._final_observations(tick.infos, ended) if same_step else tuple([o[ended] for o in observations])
+        last = self._final_observations(tick, ended) if same_step else tuple([o[ended] for o in observations])
         if same_step:
             masks = self._masks(tick, None)
         elif self._mode is AutoresetMode.DISABLED:
@@ -352,17 +352,19 @@ class GymnasiumGroup:
         if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[-1], Mapping):
             self._refuse("step", 5, result)
         raw, rewards, terminated, truncated, infos = result
+        terminated = flags_column(terminated, "terminated", self.num_envs, self._instance)
         return VectorTick(
-            self._extract("step", raw),
+            self._extract("step", raw, spared=None if self._mode is AutoresetMode.SAME_STEP else terminated),
             rewards_column(rewards, self.num_envs, self._instance),
-            flags_column(terminated, "terminated", self.num_envs, self._instance),
+            terminated,
             flags_column(truncated, "truncated", self.num_envs, self._instance),
             infos,
             raw[MASK] if self._spaces.mask_observed else None,
         )
 
-    def _final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
+    def _final_observations(self, tick: VectorTick, ended: NDArray[np.intp]) -> tuple[Array, ...]:
         """Return the final observations in SAME_STEP mode as a batch, even if they come as an object array."""
+        infos, spared = tick.infos, tick.terminated[ended]
         finals = infos.get("final_obs")
         if finals is None:
             raise BrokenEnvironmentError(
@@ -370,13 +372,13 @@ class GymnasiumGroup:
                 f"(found: {', '.join(infos) or 'none'}); is metadata['autoreset_mode'] right?"
             )
         if not isinstance(finals, np.ndarray) or finals.dtype != object:
-            return self._extract("step", take_rows(self._spaces.observation_space, finals, ended), ended)
+            return self._extract("step", take_rows(self._spaces.observation_space, finals, ended), ended, spared)
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
             raise BrokenEnvironmentError(f"{self._name}: an instance ended its episode without infos['final_obs']")
         space = self._envs.single_observation_space
         batch = stack(space, chosen, "step()", lambda row: self._instance(None if row is None else int(ended[row])))
-        return self._extract("step", batch, ended)
+        return self._extract("step", batch, ended, spared)
 
     def _masks(self, tick: VectorTick, which: Masks | None) -> Masks | None:
         """Return masks [n, choices]. `which` [n] marks the instances that need an allowed choice; None means all.
@@ -396,7 +398,9 @@ class GymnasiumGroup:
             "as from a gymnasium.vector.VectorEnv"
         )
 
-    def _extract(self, call: str, raw: Any, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
+    def _extract(
+        self, call: str, raw: Any, instances: NDArray[np.intp] | None = None, spared: Masks | None = None
+    ) -> tuple[Array, ...]:
         count = self.num_envs if instances is None else len(instances)
 
         def who(row: int | None) -> str:
@@ -406,7 +410,7 @@ class GymnasiumGroup:
         columns: list[Array] = []
         try:
             for part in self._spaces.parts:  # a comprehension would be one more call in every step
-                columns.append(part.extract(raw, who))
+                columns.append(part.extract(raw, who, spared))
                 if columns[-1].shape != (count, *part.spec.shape):
                     break
             else:

@@ -55,6 +55,7 @@ from headrace.stages.errors import (
     Who,
     describe_error,
     describe_fault,
+    unfit_number,
 )
 
 Space = spaces.Space[Any]
@@ -88,19 +89,21 @@ class BehaviorSpaces(SpaceColumns):
         self._observed_space = _without_mask(observation_space)
         self._acted_space = action_space
 
-    def observations(self, observed: Sequence[Any], who: Who) -> tuple[Array, ...]:
+    def observations(self, observed: Sequence[Any], who: Who, spared: Masks | None = None) -> tuple[Array, ...]:
         """Convert k observations from the environment to one new array [k, *shape] for each observation in the spec.
 
         Args:
             observed: the observations.
             who: returns the name of a row's agent.
+            spared: as in `Extractor`.
 
         Raises:
             BrokenEnvironmentError: if an observation does not fit its space.
+            NotFiniteError: if a number is NaN or infinite, or too large for float32.
         """
         batch = stack(self._observed_space, observed, "reset() or step()", who)
         try:
-            return tuple([part.extract(batch, who) for part in self.parts])
+            return tuple([part.extract(batch, who, spared) for part in self.parts])
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
                 f"{who(None)}: an observation is not in its space {self._observed_space}: {describe_error(error)}"
@@ -209,11 +212,12 @@ class BehaviorRows:
             return f"{spaces.owner}: agent '{time_steps[row].agent}' of {spaces.behavior} in instance {ids[row, 1]}"
 
         group_rewards = [row.group_reward for row in rows]
+        spared = np.array([time_step.terminated for time_step in time_steps], np.bool_) if ended else None
         return AgentSteps(
             agent_ids=ids[:, 0].copy(),
             env_ids=ids[:, 1].astype(np.int32),
             episode_ids=ids[:, 2].copy(),
-            observations=spaces.observations([time_step.observation for time_step in time_steps], who),
+            observations=spaces.observations([time_step.observation for time_step in time_steps], who, spared),
             rewards=_finite([row.reward for row in rows], "its reward", who),
             ended=ended,
             terminated=np.array([time_step.terminated for time_step in time_steps[:ended]], np.bool_),
@@ -230,10 +234,7 @@ def _finite(received: list[float], what: str, who: Who) -> NDArray[np.float32]:
     finite = np.isfinite(rewards)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise NotFiniteError(
-            f"{who(row)}: {what} is {received[row]:.6g}; expected a finite number; look for a division by zero where "
-            "rewards are computed"
-        )
+        raise NotFiniteError(f"{who(row)}: {what} is {unfit_number(received[row])}")
     return rewards
 
 

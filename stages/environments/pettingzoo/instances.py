@@ -17,11 +17,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from headrace.stages.environments.checks import described, flag_problem, info_problem, number_problem, raise_broken
-from headrace.stages.errors import BrokenEnvironmentError, type_of
+from headrace.stages.environments.checks import (
+    described,
+    flag_problem,
+    info_problem,
+    number_problem,
+    raise_broken,
+)
+from headrace.stages.errors import BrokenEnvironmentError, number, type_of
 
 Agent = Hashable
 """An agent's id, of any type; `str(agent)` is its name in patterns and messages."""
+_FLAGS = (bool, np.bool_)
 log = logging.getLogger(__name__)
 
 
@@ -87,6 +94,14 @@ class Instance:
             self._last.pop(time_step.agent, None)
         return [copied(time_step._replace(truncated=True)) for time_step in deciding]
 
+    def _flags(self, agent: Agent, terminated: Any, truncated: Any, call: str = "step()") -> tuple[bool, bool]:
+        """Check an agent's flags, and convert them to bool."""
+        if type(terminated) not in _FLAGS or type(truncated) not in _FLAGS:
+            problem = flag_problem(terminated, "terminated") or flag_problem(truncated, "truncated")
+            if problem:
+                raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', call)}")
+        return bool(terminated), bool(truncated)
+
     def _warn(self, kind: str, text: str, *values: Any) -> None:
         """Log a warning, unless one of the same kind has been logged."""
         if kind not in self._said:
@@ -102,11 +117,6 @@ def arguments(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, 
 def copied(time_step: TimeStep) -> TimeStep:
     """Return a time step with copies of its observation and info: the environment advances before the row is made."""
     return time_step._replace(observation=copy.deepcopy(time_step.observation), info=dict(time_step.info or {}))
-
-
-def number(value: Any) -> float:
-    """Convert a reward, possibly a one-element array, to a number."""
-    return float(value if type(value) is not np.ndarray else value.item())
 
 
 class TurnInstance(Instance):
@@ -191,14 +201,13 @@ class TurnInstance(Instance):
                 f"{self._name}: its last() returned {described(result)}; expected five values: {', '.join(parts)}"
             )
         observation, reward, terminated, truncated, info = result
-        plain = isinstance(terminated, bool) and isinstance(truncated, bool) and isinstance(reward, float | int)
-        if not plain or type(info) is not dict:
-            problem = flag_problem(terminated, parts[2]) or flag_problem(truncated, parts[3]) or number_problem(reward)
-            if problem := problem or info_problem(info or {}, "last()"):
-                raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
+        terminated, truncated = self._flags(agent, terminated, truncated, "last()")
+        plain = isinstance(reward, float | int) and type(info) is dict
+        if not plain and (problem := number_problem(reward) or info_problem(info or {}, "last()")):
+            raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
         if observation is None and terminated and agent in self._last:
             observation = self._last[agent].observation  # training ignores this observation, but a row needs one
-        return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
+        return TimeStep(agent, observation, number(reward), info or {}, terminated, truncated)
 
     def _kept(self, name: str) -> dict[Agent, Any]:
         """Return the environment's attribute that maps agents to values; an empty dict if it does not exist."""
@@ -208,8 +217,8 @@ class TurnInstance(Instance):
         """Return endings for agents that left without a final turn, to give their last decisions a result."""
         ended = []
         for agent, last in self._last.items():
-            terminated = bool(self._kept("terminations").get(agent))
-            truncated = bool(self._kept("truncations").get(agent))
+            flags = (self._kept(which).get(agent, False) for which in ("terminations", "truncations"))
+            terminated, truncated = self._flags(agent, *flags)
             if not (terminated or truncated):
                 self._warn(
                     "gone",
@@ -227,8 +236,8 @@ class TurnInstance(Instance):
 _PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
     "observations": lambda value: None,  # checked against the space when rows are made
     "rewards": number_problem,  # non-finite values are reported when rows are made
-    "terminations": lambda flag: flag_problem(flag, "termination"),
-    "truncations": lambda flag: flag_problem(flag, "truncation"),
+    "terminations": lambda flag: flag_problem(flag, "terminated"),
+    "truncations": lambda flag: flag_problem(flag, "truncated"),
     "infos": lambda info: info_problem(info, "step()"),
 }
 """Per part of a call's result: the function that checks one agent's value."""
@@ -359,7 +368,8 @@ class ParallelInstance(Instance):
         for agent, owed in [*self._owed.items()]:
             reward = rewards.get(agent, 0.0)
             self._owed[agent] = owed + (reward if type(reward) is float else number(reward))
-            terminated, truncated = terminations.get(agent), truncations.get(agent)
+            flags = terminations.get(agent, False), truncations.get(agent, False)
+            terminated, truncated = self._flags(agent, *flags)
             if not (terminated or truncated):
                 if agent in remaining:
                     continue
@@ -375,7 +385,7 @@ class ParallelInstance(Instance):
                     raise BrokenEnvironmentError(f"{self._name}: step() returned no observation for agent '{agent}'")
                 observation = last.observation  # ignored by training, or the last one before a pause
             reward, info = self._owed.pop(agent), infos.get(agent) or {}
-            ending.append(copied(TimeStep(agent, observation, reward, info, bool(terminated), bool(truncated))))
+            ending.append(copied(TimeStep(agent, observation, reward, info, terminated, truncated)))
         return ending
 
     def _deciding(

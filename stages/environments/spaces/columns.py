@@ -26,7 +26,7 @@ from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.action_units import box_units
 from headrace.stages.environments.spaces.masks import MASK, AgentMasks, MaskReader
-from headrace.stages.environments.spaces.observations import are_pixels, observation_parts
+from headrace.stages.environments.spaces.observations import are_pixels, channels_last, observation_parts
 from headrace.stages.environments.spaces.own_space import (
     BoxSpace,
     ChoiceSpace,
@@ -211,8 +211,11 @@ def space_warnings(
 
 
 def _may_have_other_channels(shape: tuple[int, ...]) -> bool:
-    """Return True if the outer dimensions are equal, or the middle one is the smallest."""
-    return len(shape) > 2 and (shape[-3] == shape[-1] or shape[-2] < min(shape[-3], shape[-1]))
+    """Return True if the outer dimensions are equal, the middle one is the smallest, or a board's rule disagrees."""
+    if len(shape) < 3:
+        return False
+    doubtful = shape[-3] == shape[-1] or shape[-2] < min(shape[-3], shape[-1])
+    return doubtful or channels_last(shape, True) != channels_last(shape, False)
 
 
 def _about_scale(box: BoxSpace) -> str | None:

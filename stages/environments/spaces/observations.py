@@ -36,11 +36,11 @@ from headrace.stages.environments.spaces.own_space import (
     SequenceSpace,
     leaves,
 )
-from headrace.stages.errors import BrokenEnvironmentError, StageError, Who
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError, Who, unfit_number
 
 log = logging.getLogger(__name__)
 
-
+Masks = NDArray[np.bool_]
 _SMALL = 4096
 """Maximum size of bounds that are cached in the batch's shape. They are cached because comparing with a single row
 takes twice as long."""
@@ -86,7 +86,9 @@ class ChoiceCheck:
 
 
 class BoundsCheck:
-    """Warns once about numbers beyond the bounds of a Box, which stay unchanged.
+    """Refuses numbers that are not finite in float32, and warns once about numbers beyond the bounds of a Box.
+
+    Numbers beyond the bounds stay unchanged.
 
     Args:
         space: the Box.
@@ -102,14 +104,22 @@ class BoundsCheck:
         self._done = self._cannot_fail()
         self._rows: tuple[int, Array, Array] = (0, self._low, self._high)
 
-    def __call__(self, values: Array, column: Array, who: Who) -> None:
+    def __call__(self, values: Array, column: Array, who: Who, spared: Masks | None = None) -> None:
         """Check observations [k, *shape], given raw and in the dtype of their column.
+
+        `spared` [k] marks rows whose numbers need not be finite.
 
         Raises:
             BrokenEnvironmentError: if the dtype can't hold an integer.
+            NotFiniteError: if a number is NaN or infinite, or too large for float32.
             TypeError: if integers were expected, but the values have a different type.
         """
-        if not self._floats and values.dtype != column.dtype:
+        if self._floats:
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = column.sum(dtype=np.float32)  # without the temporary arrays of a comparison
+            if not math.isfinite(total):
+                self._check_finite(values, column, who, spared)
+        elif values.dtype != column.dtype:
             self._check_cast(values, who)
         if self._done:
             return
@@ -139,6 +149,16 @@ class BoundsCheck:
         shape = (count, *self._low.shape)
         return count, np.broadcast_to(self._low, shape).copy(), np.broadcast_to(self._high, shape).copy()
 
+    def _check_finite(self, values: Array, column: Array, who: Who, spared: Masks | None) -> None:
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(column.astype(np.float32, copy=False))
+        if spared is not None:
+            bad[spared] = False
+        if bad.any():
+            row, *index = np.argwhere(bad)[0].tolist()
+            at, value = f" at {index}" if index else "", unfit_number(values[(row, *index)])
+            raise NotFiniteError(f"{who(row)}: the observation '{self._name}'{at} is {value}")
+
     def _check_cast(self, values: Array, who: Who) -> None:
         if values.dtype.kind not in "iub":
             raise TypeError(f"expected whole numbers of {self._space.dtype}, got {values.dtype}")
@@ -165,15 +185,18 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 class Extractor(Protocol):
     """Converts k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] that fits the spec."""
 
-    def __call__(self, batch: Any, who: Who = ...) -> Array:
+    def __call__(self, batch: Any, who: Who = ..., spared: Masks | None = ...) -> Array:
         """Convert a batch of observations.
 
         Args:
             batch: the observations.
             who: returns the name of a row's agent, for messages.
+            spared: [k] true for rows whose numbers need not be finite: an episode's end by the task, after which
+                nothing is learned (`ObservationPreprocessor`). None if all must be finite.
 
         Raises:
             BrokenEnvironmentError: if an integer is outside its space.
+            NotFiniteError: if a number is NaN or infinite, or too large for float32.
         """
 
 
@@ -260,7 +283,7 @@ def take_rows(space: OwnSpace, batch: Any, rows: NDArray[np.intp]) -> Any:
 
 def _below(keys: tuple[Any, ...], extract: Extractor) -> Extractor:
     """Return an extractor that reads the value under these keys of the batch."""
-    return (lambda batch, who=row_of_batch: extract(_under(keys, batch), who)) if keys else extract
+    return (lambda batch, who=row_of_batch, spared=None: extract(_under(keys, batch), who, spared)) if keys else extract
 
 
 def _under(keys: tuple[Any, ...], value: Any) -> Any:
@@ -364,7 +387,11 @@ def _image_part(leaf: _Leaf) -> ObservationPart:
         if leaf.settings.channels is not None:
             raise leaf.mistake(".channels", f"{leaf.space} has no axis for channels")
         return _image(leaf, (*shape, 1), last)
-    last = channels_last(shape) if leaf.settings.channels is None else leaf.settings.channels == "last"
+    last = (
+        channels_last(shape, are_pixels(leaf.space))
+        if leaf.settings.channels is None
+        else leaf.settings.channels == "last"
+    )
     if len(shape) == 3:
         return _image(leaf, shape, last)
     if not last:  # [frames, C, H, W]
@@ -381,14 +408,18 @@ def _image(
     return leaf.part(shape, dtype, extract, channels_last=last)
 
 
-def channels_last(shape: tuple[int, ...]) -> bool:
+def channels_last(shape: tuple[int, ...], pixels: bool) -> bool:
     """Return True if channels come last.
 
-    The channel axis is the one that differs from two equal axes, or else the smallest.
+    The channel axis is the one that differs from two equal axes, or else the smallest. A board may have more planes
+    than squares in a row, so its channel axis is the outer one that differs most from the middle axis.
     """
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
+    before, after = (max(middle, outer) / max(1, min(middle, outer)) for outer in (first, end))
+    if not pixels and before != after:
+        return before < after
     return min(first, middle, end) != first
 
 
@@ -424,12 +455,13 @@ def _numbers(
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
     check, own_shape = BoundsCheck(space, name, dtype), space.shape
 
-    def extract(batch: Any, who: Who = row_of_batch) -> Array:
+    def extract(batch: Any, who: Who = row_of_batch, spared: Masks | None = None) -> Array:
         values: Array = np.asarray(batch)
         # The copy from astype also protects against an environment that overwrites its arrays.
-        column = values.astype(dtype)
+        with np.errstate(over="ignore"):  # refused by the check
+            column = values.astype(dtype)
         if column.shape[1:] == own_shape:
-            check(values, column, who)
+            check(values, column, who, spared)
         if arranged is not None:
             column = np.ascontiguousarray(arranged(column))
         return column.reshape(len(values), *shape)
@@ -443,7 +475,7 @@ def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extract
     flags = space.kind == "MultiBinary"
     width, first = len(sizes) if flags else int(sizes.sum()), np.cumsum(sizes) - sizes
 
-    def extract(batch: Any, who: Who = row_of_batch) -> Array:
+    def extract(batch: Any, who: Who = row_of_batch, spared: Masks | None = None) -> Array:
         chosen = check(np.asarray(batch), who)
         if flags:
             return chosen.astype(np.float32)
@@ -467,7 +499,7 @@ def _sequence_part(leaf: _Leaf) -> ObservationPart:
     columns = [(partial(_under, keys), flat) for keys, _, _, flat in flattened]
     first = columns[0][0]
 
-    def extract(batch: Any, who: Who = row_of_batch) -> Array:
+    def extract(batch: Any, who: Who = row_of_batch, spared: Masks | None = None) -> Array:
         counts = np.array([len(first(some) if stack else some) for some in batch], np.intp)
         if counts.size and counts.max() > most:
             raise StageError(
@@ -484,7 +516,8 @@ def _sequence_part(leaf: _Leaf) -> ObservationPart:
             def whose(entity: int | None) -> str:
                 return who(None if entity is None else int(rows[entity]))
 
-            values = [flat(join([take(one) for one in every]), whose) for take, flat in columns]
+            of_entities = None if spared is None else spared[rows]
+            values = [flat(join([take(one) for one in every]), whose, of_entities) for take, flat in columns]
             padded[np.arange(most) < counts[:, None]] = np.concatenate(values, axis=1, dtype=np.float32)
         return padded
 

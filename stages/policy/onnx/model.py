@@ -22,7 +22,7 @@ from headrace.queues.messages import ActionBatch, Array, Floats, PolicyUpdate
 from headrace.queues.specs import GODOT, BehaviorSpec, ObservationSpec
 from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError
-from headrace.stages.policy.design import NORMALIZER_MEAN, PolicyDesign
+from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEAN, PolicyDesign
 from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.onnx import contract
@@ -33,6 +33,8 @@ from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
+_MOST_LOST = 0.1
+"""Maximum rounding of an input to float32, as a share of its standard deviation, that causes no warning."""
 LATER_OPSET = 15
 """Operator set for custom networks with operations that the default set does not have."""
 
@@ -176,6 +178,25 @@ def remark_on_order(spec: BehaviorSpec) -> str | None:
         "the two orders differ, the game swaps actions; list the keys of get_action_space in alphabetical order, or "
         "update the addon"
     )
+
+
+def remark_on_rounding(spec: BehaviorSpec, tensors: Mapping[str, Array]) -> str | None:
+    """Return a warning if float32 inputs lose differences that the policy saw in float64, otherwise None."""
+    layout = ObservationLayout(spec)
+    if not layout.exact or NORMALIZER_MEAN not in tensors:
+        return None
+    mean, inverse_std = np.abs(tensors[NORMALIZER_MEAN]), tensors[NORMALIZER_INVERSE_STD]
+    lost = np.spacing(mean.astype(np.float32)) * inverse_std
+    for index, columns in layout.vectors:
+        worst = columns.start + int(lost[columns].argmax())
+        if spec.observations[index].dtype == "float64" and lost[worst] > _MOST_LOST:
+            return (
+                f"{spec.name}: the model in the .onnx file takes float32, which rounds the observation "
+                f"'{spec.observations[index].name}' at [{worst - columns.start}] (about {mean[worst]:.4g} ± "
+                f"{1 / inverse_std[worst]:.3g}) to steps of {lost[worst] / inverse_std[worst]:.3g}, so the model acts "
+                "differently from the policy. Subtract an offset in the environment, or play the .pt file"
+            )
+    return None
 
 
 class GodotActor(ExportedActor):

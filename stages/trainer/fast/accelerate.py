@@ -70,6 +70,8 @@ def why_not_manual(update: Any, design: PolicyDesign) -> str:
     if design.gsde is not None:
         return "its noise depends on the state (network_settings.gsde)"
     if not (design.plain if design.squashed else isinstance(update.network, ActorCritic)):
+        if design.perceptron:
+            return "its critic has other layers than its actor (network_settings.critic_hidden_units)"
         return "its network is more than a perceptron over vectors"
     if design.squashed and design.spec.actions.discrete_branches:
         return "some of its actions are discrete"

@@ -155,10 +155,13 @@ def test_a_step_without_agents_is_an_empty_tick():
 
 MISTAKES = [
     ({"obs": [np.zeros((1, 3))]}, r"DecisionSteps.obs\[0\] has shape \(1, 3\); expected \(1, 2\)"),
-    ({"obs": [[[0.0, float("nan")]]]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
+    ({"obs": [[[0.0, float("nan")]]]}, r"DecisionSteps.obs\[0\] of agent 1 at \[1\] is nan; expected a finite number"),
     ({"reward": [1.0, 2.0]}, r"DecisionSteps.reward has shape \(2,\); expected \(1,\)"),
-    ({"obs": [np.array([[0.0, 1e39]])]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
-    ({"reward": [float("inf")]}, "DecisionSteps.reward of agent 1 is not finite: inf"),
+    (
+        {"obs": [np.array([[0.0, 1e39]])]},
+        r"DecisionSteps.obs\[0\] of agent 1 at \[1\] is 1e\+39, which is too large for float32",
+    ),
+    ({"reward": [float("inf")]}, "DecisionSteps.reward of agent 1 is inf; expected a finite number"),
     ({"reward": None}, r"DecisionSteps.reward has shape \(\); expected \(1,\)"),
 ]
 

@@ -378,7 +378,7 @@ class AgentColumns:
             for agent, value in zip(self._places, of_agents, strict=True):
                 if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(_float32([_float(value)], 1)[0]):
                     raise WrongColumn(
-                        f"agent {agent} has reward {not_a_number(value)}; expected a finite number; look for a "
+                        f"agent {agent} has reward {not_a_number(value)}; expected a finite float32 number; look for a "
                         "division by zero or an error where the game computes rewards"
                     )
         return rewards
@@ -490,7 +490,7 @@ class AgentColumns:
     def _not_a_number(self, agent: int, observation: ObservationSpec, index: int, value: Any) -> str:
         return (
             f"agent {agent} has {not_a_number(value)} at index {index} of the observation {observation.name!r}; "
-            f"expected finite numbers; {OF_OBSERVATIONS}"
+            f"expected finite float32 numbers; {OF_OBSERVATIONS}"
         )
 
     def _one_hot(self, observation: ObservationSpec, column: list[Any]) -> Array:

@@ -185,7 +185,7 @@ _OF_DECIDING = ("ids", "observations", "rewards", "masks", "groups", "group_rewa
 _OF_ENDED = ("ids", "observations", "rewards", "truncated", "groups", "group_rewards")
 _MOST_ID = 2**31 - 1
 _WANTED = {
-    "float32": "finite numbers",
+    "float32": "finite float32 numbers",
     "uint8": "whole numbers from 0 to 255",
     "int32": "whole numbers from 0 to 2³¹ - 1",
     "bool": "0 or 1",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from fractions import Fraction
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from headrace.queues.messages import ActionBatch
+from headrace.stages.environments.factory import factory_name
+from headrace.stages.environments.given import MODULE
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
 from headrace.stages.environments.gymnasium.singles import vectorise
 from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError
@@ -96,16 +100,76 @@ def test_a_wrong_result_of_step_is_named_with_the_instance(mistake, which, begin
             group.step(ACTIONS)
 
 
-@pytest.mark.parametrize("reward", [NAN, float("inf"), 1e300, np.float32(NAN), [NAN]])
-def test_a_reward_that_is_not_finite_is_named_with_the_instance(reward):
+LARGE = "1e+300, which is too large for float32"
+BEYOND = "1.79769e+308 or beyond, which is too large for float32"
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (NAN, "nan; expected a finite number"),
+        (float("inf"), "inf; expected a finite number"),
+        (np.float32(NAN), "nan; expected a finite number"),
+        ([NAN], "nan; expected a finite number"),
+        (1e300, LARGE),
+        (Fraction(10) ** 300, LARGE),
+        pytest.param(10**5000, BEYOND, id="an integer"),
+        pytest.param(Fraction(-(10**5000)), f"-{BEYOND}", id="a fraction"),
+        (Decimal("1e400"), BEYOND),
+        (np.longdouble("1e4000"), BEYOND),
+        (np.array([10**400], object), BEYOND),
+    ],
+)
+def test_a_reward_that_float32_can_not_hold_is_named_with_the_instance(reward, words):
     group = group_of(ScriptedEnv(), ScriptedEnv(result=(SEEN, reward, False, False, {})))
     group.reset(0)
 
-    with pytest.raises(NotFiniteError, match=r"Env, instance 1: step\(\) returned reward"):
+    with pytest.raises(NotFiniteError, match=re.escape(f"Env, instance 1: step() returned reward {words}")):
         group.step(ACTIONS)
 
 
-@pytest.mark.parametrize("reward", [2, True, np.float64(2), np.int8(2), np.array([2.0]), np.array(2.0), Fraction(4, 2)])
+@pytest.mark.parametrize("reward", [1, 60000])
+def test_rewards_of_float16_alone_cause_no_warning(reward):
+    group = group_of(*(ScriptedEnv(result=(SEEN, np.float16(reward), False, False, {})) for _ in range(2)))
+    group.reset(0)
+
+    assert group.step(ACTIONS).steps["B"].rewards.tolist() == [np.float16(reward)] * 2
+
+
+WIDE = Box(-np.inf, np.inf, (3,), np.float64)
+NOT_FINITE = [
+    (WIDE, lambda bad: np.array([0, bad, 0]), "observation"),
+    (Box(-np.inf, np.inf, (3,), np.float32), lambda bad: np.array([0, bad, 0]), "observation"),
+    (Dict(arm=Box(0, 1, (2,)), leg=WIDE), lambda bad: {"arm": SEEN[:2], "leg": np.array([0, bad, 0])}, "leg"),
+    (Tuple((Discrete(2), Dict(leg=WIDE))), lambda bad: (1, {"leg": np.array([0, bad, 0])}), "1.leg"),
+]
+ENDS = {"in the middle": (False, False), "cut": (False, True), "terminated": (True, False)}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "words"), [(NAN, "nan; expected a finite"), (-np.inf, "-inf; expected"), (1e300, LARGE)]
+)
+@pytest.mark.parametrize(("space", "seen", "name"), NOT_FINITE)
+def test_a_number_that_float32_can_not_hold_is_named_with_instance_observation_and_element(
+    space, seen, name, bad, words, exact, end
+):
+    envs = ScriptedEnv(space=space), ScriptedEnv(result=(seen(bad), 1.0, *ENDS[end], {}), space=space)
+    group = GymnasiumGroup(vectorise(envs[0], lambda: envs[1], 2, "Env"), "B", "Env", exact=exact)
+    group.reset(0)
+
+    if end == "terminated":  # no trainer learns from it: diverged simulators return NaN there
+        assert group.step(ACTIONS).steps["B"].ended == 1
+        return
+    with pytest.raises(NotFiniteError, match=re.escape(f"Env, instance 1: the observation '{name}' at [1] is {words}")):
+        group.step(ACTIONS)
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [2, True, np.float64(2), np.float16(2), Decimal(2), np.int8(2), np.array([2.0]), np.array(2.0), Fraction(4, 2)],
+)
 def test_any_single_number_is_a_reward(reward):
     group = group_of(
         ScriptedEnv(result=(SEEN, 0.5, False, False, {})), ScriptedEnv(result=(SEEN, reward, False, False, {}))
@@ -241,3 +305,15 @@ def test_a_wrong_result_of_a_vector_environment_is_named(mistake):
     group.reset(0)
     with pytest.raises(BrokenEnvironmentError, match=words):
         group.step({"B": ActionBatch(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int32))})
+
+
+def test_an_environment_that_was_passed_to_run_is_named_in_good_punctuation():
+    name = factory_name(f"{MODULE}:NoInfo")
+    group = GymnasiumGroup(
+        vectorise(ScriptedEnv(result=(SEEN, 1.0, False, False, None)), ScriptedEnv, 2, name), "B", name
+    )
+    group.reset(0)
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"^environment NoInfo \(passed to run\(\)\), instance 0: step\(\)"
+    ):
+        group.step(ACTIONS)

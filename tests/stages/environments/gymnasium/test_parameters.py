@@ -37,7 +37,7 @@ class Notified(gymnasium.Env):
         return self._look(), 1.0, self.t == LENGTH, False, {}
 
     def _look(self):
-        return np.array([(self.options or {}).get("p", np.nan), self.t])
+        return np.array([(self.options or {}).get("p", -1.0), self.t])
 
 
 class ToldVector(VectorEnv):

@@ -14,7 +14,7 @@ from headrace.config import RoleSettings, RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
 from headrace.stages.environments.pettingzoo.group import PettingZooGroup
 from headrace.stages.environments.pettingzoo.instances import instance_of
-from headrace.stages.errors import BrokenEnvironmentError, StageError
+from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, StageError
 
 TEAM = {"*": RoleSettings(team=0)}
 SCRIPT = {"a": (0, 4, 1.0), "b": (0, 9, 1.0)}
@@ -60,6 +60,17 @@ AT_STEP = {
     "rewards are a number": (with_part(1, 1.0), "returned a float as rewards; expected a dict"),
     "no infos": (with_part(4, None), "returned a NoneType as infos; expected a dict"),
     "a reward is a word": (with_part(1, of_b("one")), "agent 'b': step() returned reward 'one'; expected a number"),
+    "a flag is a word": (with_part(2, of_b("")), "agent 'b': step() returned '' as `terminated`; expected True"),
+    "a flag is two": (with_part(2, of_b(2)), "agent 'b': step() returned 2 as `terminated`; expected True or False"),
+    "a flag is a half": (with_part(3, of_b(0.5)), "agent 'b': step() returned 0.5 as `truncated`; expected True"),
+    "an observation is NaN": (
+        with_part(0, of_b(np.array([np.nan, 0], np.float32))),
+        "agent 'b' of B in instance 1: the observation 'observation' at [0] is nan; expected a finite number",
+    ),
+    "an observation is large": (
+        with_part(0, of_b(np.array([0, 1e300]))),
+        "the observation 'observation' at [1] is 1e+300, which is too large for float32",
+    ),
     "an observation's shape": (
         with_part(0, of_b(np.zeros(3))),
         "agent 'b' of B in instance 1: observation from reset()",
@@ -67,7 +78,6 @@ AT_STEP = {
 }
 AT_FIRST_STEP = {
     "an info is a list": (with_part(4, of_b([1])), "agent 'b': step() returned a list as info; expected a dict"),
-    "a flag is a word": (with_part(2, of_b("")), "agent 'b': step() returned '' as `termination`; expected True"),
 }
 AT_RESET = {
     "no infos": (
@@ -87,8 +97,20 @@ AT_RESET = {
 )
 def test_a_wrong_result_of_step_is_named(change, words, begins):
     group = group_of(Crowd(SCRIPT), ChangedCrowd(change, begins=begins))
-    with pytest.raises(BrokenEnvironmentError, match=f"^Zoo(, instance 1)?: .*{re.escape(words)}"):
+    with pytest.raises((BrokenEnvironmentError, NotFiniteError), match=f"^Zoo(, instance 1)?: .*{re.escape(words)}"):
         play(group, begins)
+
+
+def test_a_last_observation_that_is_not_finite_is_refused_unless_the_task_ended_the_episode():
+    class Diverging(Crowd):
+        def step(self, actions):
+            seen, *rest = super().step(actions)
+            return {**seen, "a": np.array([np.inf if self._time == 4 else 0, 0], np.float32)}, *rest
+
+    play(group_of(Diverging(SCRIPT)), 4)
+    words = "agent 'a' of B in instance 0: the observation 'observation' at [0] is inf; expected a finite number"
+    with pytest.raises(NotFiniteError, match=re.escape(words)):
+        play(group_of(Diverging(SCRIPT, ["a"])), 4)
 
 
 @pytest.mark.parametrize("mistake", AT_RESET)
@@ -103,6 +125,8 @@ def test_a_wrong_result_of_reset_is_named(mistake):
     [
         (lambda result: result[:4], r"its last\(\) returned 4 values; expected five values: observation, reward"),
         (lambda result: (result[0], "one", *result[2:]), r"agent 'player_0': last\(\) returned reward 'one'; expected"),
+        (lambda result: (*result[:2], 2, *result[3:]), r"last\(\) returned 2 as `terminated`; expected True or False"),
+        (lambda result: (result[0] * np.nan, *result[1:]), r"instance 1: the observation 'observation' at .* is nan"),
         (lambda result: (*result[:4], [1]), r"last\(\) returned a list as info; expected a dict"),
         (lambda result: (np.zeros(3), *result[1:]), r"agent 'player_0' of B in instance 1: observation .* \(3,\)"),
     ],
@@ -112,11 +136,11 @@ def test_a_wrong_result_of_last_is_named(change, words):
         def last(self, observe=True):
             return change(super().last(observe))
 
-    with pytest.raises(BrokenEnvironmentError, match=f"^Zoo(, instance 1)?: .*{words}"):
+    with pytest.raises((BrokenEnvironmentError, NotFiniteError), match=f"^Zoo(, instance 1)?: .*{words}"):
         group_of(Counting(masks=""), Odd(masks="")).reset(0)
 
 
-@pytest.mark.parametrize("kind", [bool, int, np.bool_, np.int8, np.array])
+@pytest.mark.parametrize("kind", [bool, int, float, np.bool_, np.int8, np.float32, np.array])
 def test_zero_and_one_stand_for_flags(kind):
     def change(seen, rewards, terminations, truncations, infos):
         return seen, rewards, *({a: kind(f) for a, f in each.items()} for each in (terminations, truncations)), infos

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -317,11 +318,19 @@ def test_observation_settings_apply_to_the_behaviours_that_have_this_observation
         )
 
 
-@pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (np.nan, "nan; expected a finite number"),
+        (-np.inf, "-inf; expected a finite number"),
+        (1e300, "1e+300, which is too large for float32"),
+        (-(10**400), "-1.79769e+308 or beyond, which is too large for float32"),
+        (Decimal("1e400"), "1.79769e+308 or beyond, which is too large for float32"),
+    ],
+)
 @pytest.mark.parametrize("roles", [TEAMS, {"*": RoleSettings(team=0)}], ids=["a game", "no game"])
-def test_a_reward_that_is_not_finite_is_reported_by_agent_and_instance(reward, roles):
+def test_a_reward_that_is_not_finite_is_reported_by_agent_and_instance(reward, words, roles):
     group = group_of(Crowd(TWO), Crowd({**TWO, "blue_0": (0, 3, reward)}), behavior="Blue", roles=roles)
     with pytest.raises(NotFiniteError) as refused:
         play(group, 1)
-    said = f"Zoo: agent 'blue_0' of Blue in instance 1: its reward is {reward:.6g}; expected a finite number"
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(f"Zoo: agent 'blue_0' of Blue in instance 1: its reward is {words}")

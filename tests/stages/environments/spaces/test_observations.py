@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.config import ObservationSettings
 from headrace.stages.environments.spaces import observations
+from headrace.stages.environments.spaces.columns import space_warnings
 from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
 
@@ -172,6 +173,32 @@ def test_an_images_channels_are_the_axis_next_to_two_equal_axes_or_the_smallest(
     assert extracted.dtype.name == part.spec.dtype == "uint8"
     assert (extracted == batch).all()
     assert not np.shares_memory(extracted, batch)
+
+
+@pytest.mark.parametrize(
+    ("shape", "last"),
+    [
+        ((6, 7, 17), True),
+        ((7, 6, 17), True),
+        ((17, 6, 7), False),
+        ((17, 7, 6), False),
+        ((10, 9, 14), True),
+        ((6, 7, 2), True),
+        ((2, 6, 7), False),
+        ((8, 8, 111), True),
+        ((111, 8, 8), False),
+        ((210, 160, 3), True),
+        ((3, 210, 160), False),
+    ],
+)
+@pytest.mark.parametrize("dtype", [bool, np.float32, np.int8])
+def test_a_boards_planes_are_the_axis_that_differs_from_two_similar_ones(shape, last, dtype):
+    space = spaces.Box(0, 1, shape, dtype)
+    (spec,) = specs_of(space)
+    assert (spec.shape, spec.channels_last) == (shape, last)
+    planes, smallest = shape[-1 if last else 0], min(shape)
+    warned = [*space_warnings(own_space(space), (spec,), None)]
+    assert len(warned) == (planes != smallest and len(set(shape)) == 3)
 
 
 @pytest.mark.parametrize(("channels", "last"), [("first", False), ("last", True)])

@@ -28,7 +28,7 @@ from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy import Recall
 from headrace.stages.policy.network.layers import ACTIVATIONS
-from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.model import onnx_model, remark_on_rounding
 from headrace.stages.policy.sampling import action_features, environment_actions, first_action_features
 
 MASKED = ActionSpec(0, (3, 2), masked=True)
@@ -281,6 +281,30 @@ def test_of_float64_a_model_subtracts_the_whole_mean_of_what_it_is_given_in_floa
     found = run(exported(design, update), inputs_for(design, seen))
     expected = live_policy(design, update).act(seen, None, np.random.default_rng(0), True).actions.continuous
     np.testing.assert_allclose(found["deterministic_continuous_actions"], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mean", "deviation", "steps"),
+    [
+        ("float64", 1.7e9, 30, 128),
+        ("float64", -1.7e9, 30, 128),
+        ("float64", 1.7e9, 3000, None),
+        ("float64", 100, 1, None),
+        ("float32", 1.7e9, 30, None),
+    ],
+)
+def test_rounding_to_float32_that_hides_differences_is_reported_with_the_observation(dtype, mean, deviation, steps):
+    clock = ObservationSpec("clock", (2,), dtype)
+    spec = design_for(ObservationSpec("other", (1,), "float64"), clock, normalize=True).spec
+    tensors = {
+        "normalizer.mean": np.array([0, 5, mean], np.float32),
+        "normalizer.inverse_std": np.array([1, 1, 1 / deviation], np.float32),
+    }
+    text = remark_on_rounding(spec, tensors)
+    assert (text is not None) == (steps is not None)
+    if text is not None:
+        assert f"'clock' at [1] (about 1.7e+09 ± {deviation}) to steps of {steps}, so" in text
+    assert remark_on_rounding(spec, {}) is None
 
 
 def test_continuous_actions_alone_need_no_masks():

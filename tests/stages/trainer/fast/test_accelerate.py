@@ -31,3 +31,12 @@ def test_the_log_states_what_was_chosen_and_why(kind, actions, given, told, capl
     spec = BehaviorSpec("Ball", (ObservationSpec("o", (3,)),), actions, grouped=kind == "poca")
     make_trainer(TrainerContext("Ball", BehaviorSettings.model_validate({"trainer_type": kind}), spec, **given))
     assert next(message for message in caplog.messages if "gradients" in message).startswith(f"Ball: {told}")
+
+
+def test_the_log_names_the_key_that_gives_the_critic_other_layers(caplog):
+    caplog.set_level("INFO")
+    settings = {"trainer_type": "ppo", "network_settings": {"hidden_units": [8, 8], "critic_hidden_units": [16, 16]}}
+    spec = BehaviorSpec("Ball", (ObservationSpec("o", (3,)),), ActionSpec(2))
+    make_trainer(TrainerContext("Ball", BehaviorSettings.model_validate(settings), spec))
+    (told,) = [message for message in caplog.messages if "gradients" in message]
+    assert told.endswith("its critic has other layers than its actor (network_settings.critic_hidden_units).")
