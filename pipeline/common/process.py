@@ -23,6 +23,18 @@ if sys.platform != "win32":
     import resource  # imported early: at the limit on open files, no module can be opened
 
 
+def allow_open_files(wanted: int) -> float:
+    """Raise this process's limit on open files to `wanted`, as far as the system permits; return the new limit."""
+    if sys.platform == "win32":
+        return math.inf
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != limit < wanted:
+        limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        with suppress(ValueError, OSError):  # macOS has an additional limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    return math.inf if limit == resource.RLIM_INFINITY else limit
+
+
 def describe_limit() -> str:
     """Return an error message for too many open files, with the limit and the remedy."""
     if sys.platform == "win32":

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.common.process import uncollected
+from headrace.pipeline.common.process import allow_open_files, uncollected
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import PolicyService, ServingLimits
-from headrace.pipeline.web import TRIED_PORTS, Site, SiteOptions, allow_open_files, make_token
+from headrace.pipeline.web import TRIED_PORTS, Site, SiteOptions, make_token
 from headrace.stop_requests import BY_SIGNAL
 
 USUAL_PORT = 8480
