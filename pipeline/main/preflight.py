@@ -87,8 +87,8 @@ def _missing(config: RunConfig) -> Iterator[str]:
     needed = _OPEN_FILES + actors * names * FILES_PER_BEHAVIOR
     if (limit := allow_open_files(2 * needed)) < needed:
         yield (
-            f"pipeline.hosts.actors.replicas: {actors} actors need at least {needed} open files in the main process, but "
-            f"the system allows {limit:.0f}: raise the hard limit (`ulimit -Hn`), or run fewer actors"
+            f"pipeline.hosts.actors.replicas: {actors} actors need at least {needed} open files in the main process, "
+            f"but the system allows {limit:.0f}: raise the hard limit (`ulimit -Hn`), or run fewer actors"
         )
 
 

@@ -1,14 +1,16 @@
 """The lock on a run's folder: only one process at a time may work on a run.
 
 The operating system holds the lock and releases it when the process ends, however it ends. The file `.lock` names the
-process for people and messages; nothing depends on it. The lock file may be deleted from the folder, so each writer
-checks that the file is still the locked one (`HeldFolder`). A host that main has lost may still run where main can't
+process for people and messages; nothing depends on it, except on a file system without locks. The lock file may be
+deleted from the folder, so each writer checks that the file is still the locked one (`HeldFolder`). A host that main has lost may still run where main can't
 reach it, so each host also checks that main has not listed it in `LOST`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import socket
 import sys
@@ -20,6 +22,8 @@ from filelock import BaseFileLock, FileLock, Timeout
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
 from headrace.startup_context import shown
+
+log = logging.getLogger(__name__)
 
 LOCK = ".lock"
 GUARD = ".lock.guard"
@@ -137,10 +141,39 @@ def lock_folder(run_folder: Path) -> BaseFileLock:
     try:
         guard.acquire()
     except Timeout as error:
-        raise RunFolderError(
-            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use a different --run-id"
-        ) from error
+        raise _in_use(run_folder) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        if _may_be_running(run_folder):
+            raise _in_use(run_folder, f"; if that process has ended, delete {run_folder / LOCK}") from error
+        log.warning(
+            "The file system of %s supports no locks (%s), so two commands that start at the same moment could both "
+            "write there. Start only one command for each --run-id.",
+            shown(run_folder),
+            error.strerror,
+        )
     return guard
+
+
+def _in_use(run_folder: Path, more: str = "") -> RunFolderError:
+    holder = _holder(run_folder)
+    return RunFolderError(
+        f"{run_folder} is in use by {holder}; wait for it, stop it, or use a different --run-id{more}"
+    )
+
+
+def _may_be_running(run_folder: Path) -> bool:
+    """Return True if the file `.lock` names a process that runs, or one of another machine, which may run."""
+    try:
+        holder = json.loads((run_folder / LOCK).read_bytes())
+        if holder["host"] == socket.gethostname():
+            os.kill(holder["pid"], 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, LookupError, TypeError):  # no such file or process, or another program's file
+        return False
+    return True
 
 
 def _holder(run_folder: Path) -> str:

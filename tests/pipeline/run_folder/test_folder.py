@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +226,32 @@ def test_a_process_that_runs_the_run_is_named_as_well_as_its_file_does(tmp_path,
         (folder.path / LOCK).write_text(content)
         with pytest.raises(RunFolderError, match=f"in use by {holder}; wait for it"):
             RunFolder.create(tmp_path, "ppo", force=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other locks")
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_without_locks_of_the_file_system_the_file_names_the_writer_and_a_warning_says_so(
+    tmp_path, monkeypatch, caplog, code
+):
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        assert f"supports no locks ({os.strerror(code)})" in caplog.text
+        with pytest.raises(
+            RunFolderError, match=f"in use by process {os.getpid()}; .* if that process has ended, delete"
+        ):
+            RunFolder.create(tmp_path, "ppo", resume=True)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    lock = folder.path / LOCK
+    lock.write_text(json.dumps({"pid": ended.pid, "host": socket.gethostname()}), encoding="ascii")
+    RunFolder.create(tmp_path, "ppo", resume=True).close()
+    assert not lock.exists()
+    lock.write_text('{"pid": 7, "host": "elsewhere"}', encoding="ascii")
+    with pytest.raises(RunFolderError, match="in use by process 7 on the machine 'elsewhere'; .* delete"):
+        RunFolder.create(tmp_path, "ppo", resume=True)
 
 
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}])
