@@ -19,6 +19,14 @@ _OPTIONAL = ("environment", "default_settings")
 """Sections that the file may lack. An option for a missing section does not create the section."""
 
 
+def path_argument(text: str) -> str:
+    """Return a path on the command line in this system's form (`user_path`)."""
+    try:
+        return user_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """A command-line option."""
@@ -111,7 +119,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--torch-device", "torch_settings.device", "device that the trainers use: cpu, cuda, cuda:1, …", "DEVICE"
         ),
-        Option("--results-dir", "checkpoint_settings.", "folder for all runs (default: results)", "DIR", user_path),
+        Option("--results-dir", "checkpoint_settings.", "folder for all runs (default: results)", "DIR", path_argument),
         Option("--debug", "debug", "log in detail, and show what Unity executables print"),
     ),
     "environments": (
@@ -120,7 +128,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "env_settings.env_path",
             "executable of a Unity or Godot game; without it, the run waits for the editor",
             "PATH",
-            user_path,
+            path_argument,
         ),
         Option(
             "--num-envs",
@@ -213,8 +221,8 @@ OLD_OPTIONS = (
     Option("--cpu", "torch_settings.device", "now --torch-device cpu", value="cpu"),
     Option("--torch", "", "no effect: trainers use PyTorch"),
     Option("--tensorflow", "", "no effect: trainers use PyTorch"),
-    Option("--curriculum", "", f"now {_IN_THE_FILE} its lessons)", "PATH", user_path),
-    Option("--sampler", "", f"now {_IN_THE_FILE} its samplers)", "FILE", user_path),
+    Option("--curriculum", "", f"now {_IN_THE_FILE} its lessons)", "PATH", path_argument),
+    Option("--sampler", "", f"now {_IN_THE_FILE} its samplers)", "FILE", path_argument),
     Option("--lesson", "", f"now {_IN_THE_FILE} --curriculum without the earlier lessons)", "N", _lesson),
     Option(
         "--num-runs",
@@ -296,9 +304,9 @@ def parser() -> argparse.ArgumentParser:
         "paths",
         metavar="CONFIG",
         nargs="*",
-        type=user_path,
-        help="the YAML file; ML-Agents' training files work as they are. Without a file, all behaviours in the "
-        "environment learn with the default settings",
+        type=path_argument,
+        help="the YAML file, or - for standard input; ML-Agents' training files work as they are. Without a file, all "
+        "behaviours in the environment learn with the default settings",
     )
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
@@ -332,7 +340,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--convert",
         metavar="OLD",
-        type=user_path,
+        type=path_argument,
         help="convert a file for an older version of ML-Agents, or an rl-baselines3-zoo entry (--id), and print the "
         "result, without running it",
     )
@@ -352,7 +360,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _file(text: str) -> Path:
-    return Path(user_path(text))
+    return Path(path_argument(text))
 
 
 def _add_run_options(group: argparse._ArgumentGroup) -> None:
@@ -361,7 +369,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--to-demo",
         metavar=("FROM", "TO"),
         nargs=2,
-        type=user_path,
+        type=path_argument,
         help=(
             "convert recorded streams to Unity's .demo files: FROM takes the same values as demo_path; TO is a file "
             "or a folder"
@@ -377,7 +385,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--plot",
         metavar="RUN",
         nargs="+",
-        type=user_path,
+        type=path_argument,
         help="plot the reward, rating and losses of runs to an image file; runs that differ only in their seed are "
         "drawn as mean and spread",
     )
@@ -392,7 +400,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--diagnose",
         metavar="RUN",
         nargs="+",
-        type=user_path,
+        type=path_argument,
         help="say why runs do not learn, with evidence and cure; probes the environment for seconds unless "
         "--no-env-check is given. Also reads the TensorBoard folders of Stable-Baselines3",
     )
@@ -406,7 +414,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--tournament",
         metavar="PLAYER",
         nargs="+",
-        type=user_path,
+        type=path_argument,
         help="let runs' policies, models and scripted players play each other, --episodes N games per pair (default: "
         "20), and print a table of ratings; if only one run is given, its policies play each other and the game's "
         "scripted player",
@@ -415,7 +423,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--view",
         metavar="RUN",
         nargs="+",
-        type=user_path,
+        type=path_argument,
         help="serve the live page for one or more run folders, to compare them side by side; --monitor=HOST:PORT sets "
         "the address",
     )
@@ -573,10 +581,10 @@ def is_environment(argument: str) -> bool:
     suffix = path.suffix.lower()
     if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
         return suffix in _EXECUTABLES
-    if not path.exists():
-        return any(Path(argument + extension).exists() for extension in _EXECUTABLES)
+    if not path.is_file():  # a pipe can be read only once
+        return not path.exists() and any(Path(argument + extension).exists() for extension in _EXECUTABLES)
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)
-    except OSError:  # a folder or an unreadable file, which is reported when it is read as the configuration
+    except OSError:  # an unreadable file, which is reported when it is read as the configuration
         return False

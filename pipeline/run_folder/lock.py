@@ -2,8 +2,8 @@
 
 The operating system holds the lock and releases it when the process ends, however it ends. The file `.lock` names the
 process for people and messages; nothing depends on it, except on a file system without locks. The lock file may be
-deleted from the folder, so each writer checks that the file is still the locked one (`HeldFolder`). A host that main has lost may still run where main can't
-reach it, so each host also checks that main has not listed it in `LOST`.
+deleted from the folder, so each writer checks that the file is still the locked one (`HeldFolder`). A host that main
+has lost may still run where main can't reach it, so each host also checks that main has not listed it in `LOST`.
 """
 
 from __future__ import annotations
