@@ -57,6 +57,7 @@ from headrace.pipeline.run_handle import RunOptions as RunOptions
 from headrace.pipeline.run_handle import StopRequest, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
+from headrace.stages.user_calls import in_a_loop, run_alone
 from headrace.startup_context import absolute, kept_startup_context, shown
 from headrace.stop_requests import cleaned_up_by
 
@@ -167,17 +168,13 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
         RunFolderError: if the run's folder already exists, or is missing on a resume.
         RunFailed: if something in the run failed; everything that could be saved was saved.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass  # so this error does not become the context of the run's error
-    else:
+    if in_a_loop():
         raise RunError(
             "run() can't be called while an event loop is running. In a notebook write `await run_async(…)`; in a "
             "file that a run imports, for example to make its environment, put the call under `if __name__ == "
             "'__main__':`"
         )
-    return asyncio.run(run_async(config, options, **parts))
+    return run_alone(run_async(config, options, **parts))
 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
@@ -419,7 +416,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"
         text += f"\nResume from the last checkpoint with: {run} --resume"
-    raise RunFailed(text, failure.stage, failure.traceback, reason)
+    raise RunFailed(text, failure.stage, failure.traceback, reason) from coordinator.shutdown.cause
 
 
 def load(
