@@ -7,6 +7,7 @@ and letters of any language, stay unchanged.
 
 from __future__ import annotations
 
+import argparse
 import ntpath
 import os
 import re
@@ -17,6 +18,10 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)
 
 
+class PathError(argparse.ArgumentTypeError, ValueError):
+    """A path names something that is not known."""
+
+
 def user_path(text: str, platform: str = sys.platform) -> str:
     r"""Convert a path to this system's form; the path may have a suffix, as in `runs/first@best`.
 
@@ -25,15 +30,15 @@ def user_path(text: str, platform: str = sys.platform) -> str:
     backslashes converted to slashes, unless a file with this name exists.
 
     Raises:
-        ValueError: if a variable is not set, or `~` has no folder, and no file or folder has this name.
+        PathError: if a variable is not set, or `~` has no folder, and no file or folder has this name.
     """
     path = os.path.expandvars(os.path.expanduser(text))
     for variable in _VARIABLE.finditer(text):
         if variable[1].strip("{}") not in os.environ and not _exists_with(text, variable.end()):
-            raise ValueError(f"'{text}': the variable {variable[0]} is not set; set it, or write the path without it")
+            raise PathError(f"'{text}': the variable {variable[0]} is not set; set it, or write the path without it")
     if path.startswith("~") and not _exists_with(text, 0):
         home = text.partition("/")[0]
-        raise ValueError(f"'{text}': {home} is not a known home folder (is HOME set?); write the path without {home}")
+        raise PathError(f"'{text}': {home} is not a known home folder (is HOME set?); write the path without {home}")
     if platform == "win32":
         drive, rest = ntpath.splitdrive(path)
         return ntpath.abspath(path) if drive and rest and rest[0] not in "\\/" else path

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.paths import user_path
 from headrace.pipeline.actions import train
-from headrace.pipeline.command.parser import OURS, path_argument
+from headrace.pipeline.command.parser import OURS
 from headrace.pipeline.common.errors import CommandError, RunFolderError
 from headrace.pipeline.common.output import complain, speaking
 from headrace.pipeline.reporting.console import ProgressSnapshot
@@ -41,7 +42,7 @@ examples:
 
 Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
 """
-_PATH: Mapping[str, Any] = {"metavar": "PATH", "type": path_argument}
+_PATH: Mapping[str, Any] = {"metavar": "PATH", "type": user_path}
 
 
 def read_flags(arguments: Sequence[str] | None) -> tuple[Namespace, list[str]]:
@@ -69,10 +70,10 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--config_file",
         metavar="FILE",
-        type=path_argument,
+        type=user_path,
         help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)",
     )
-    add("--experiment_dir", metavar="DIR", type=path_argument, help="folder for all experiments (logs/<trainer>)")
+    add("--experiment_dir", metavar="DIR", type=user_path, help="folder for all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
     add("--seed", type=int, default=0, help="seed of the experiment (0)")
     add(

@@ -1,8 +1,7 @@
-"""Calls of the user's plain functions, which may run event loops themselves: Headrace's own loop is hidden meanwhile.
+"""Hides Headrace's event loop while the user's plain functions run, because these may run loops themselves.
 
-asyncio allows one running loop per thread, so `asyncio.run` in an environment, or a library that uses it inside, would
-fail in a host, whose loop calls the environment. Libraries such as Playwright leave their own loop running between two
-calls, so each thread keeps what user code has left and shows it again to the next call.
+asyncio allows one running loop per thread. Libraries such as Playwright leave theirs running between two calls, so each
+call sees the loop that the thread's last call has left.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import threading
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -20,10 +19,7 @@ T = TypeVar("T")
 
 class _Loops(threading.local):
     left: asyncio.AbstractEventLoop | None = None
-    """The loop that user code has left running."""
-    hidden: asyncio.AbstractEventLoop | None = None
-    """Headrace's loop during a call; None outside calls."""
-    alone = False
+    hidden = alone = False
 
 
 _loops = _Loops()
@@ -32,31 +28,33 @@ _loops = _Loops()
 def call_user(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Call a plain function of the user; if the result is awaitable, await it outside this call."""
     ours = _get_running_loop()
-    if ours is None or _loops.hidden is not None:  # a nested call
+    if ours is None or _loops.hidden:  # a nested call
         return function(*arguments, **named)
-    _loops.hidden = ours
+    _loops.hidden = True
     _set_running_loop(_loops.left)
     try:
         return function(*arguments, **named)
     finally:
-        _loops.left = _get_running_loop()
+        _loops.left, _loops.hidden = _get_running_loop(), False
         _set_running_loop(ours)
-        _loops.hidden = None
 
 
 def calls_user(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that calls the user's code, as `call_user` does for one call."""
+    """Decorate a function that calls the user's code."""
+    return wraps(function)(partial(call_user, function))
 
-    @wraps(function)
-    def called(*arguments: P.args, **named: P.kwargs) -> T:
-        return call_user(function, *arguments, **named)
 
-    return called
+def notify_user(callback: Callable[[T], object], value: T) -> None:
+    """Call a callback. Hide the loop only if it is Headrace's own: with `run_async`, it is the caller's."""
+    if _loops.alone:
+        call_user(callback, value)
+    else:
+        callback(value)
 
 
 def in_a_loop() -> bool:
     """Return True if an event loop is running or hidden in this thread."""
-    return _loops.hidden is not None or _get_running_loop() is not None
+    return _loops.hidden or _get_running_loop() is not None
 
 
 def run_alone(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -67,11 +65,3 @@ def run_alone(coroutine: Coroutine[Any, Any, T]) -> T:
             return runner.run(coroutine)
     finally:
         _loops.alone = False
-
-
-def notify_user(function: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
-    """Call a callback. Hide the loop only if it is Headrace's own: with `run_async`, it is the caller's."""
-    if _loops.alone:
-        call_user(function, *arguments, **named)
-    else:
-        function(*arguments, **named)

@@ -19,14 +19,6 @@ _OPTIONAL = ("environment", "default_settings")
 """Sections that the file may lack. An option for a missing section does not create the section."""
 
 
-def path_argument(text: str) -> str:
-    """Return a path on the command line in this system's form (`user_path`)."""
-    try:
-        return user_path(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """A command-line option."""
@@ -119,7 +111,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--torch-device", "torch_settings.device", "device that the trainers use: cpu, cuda, cuda:1, …", "DEVICE"
         ),
-        Option("--results-dir", "checkpoint_settings.", "folder for all runs (default: results)", "DIR", path_argument),
+        Option("--results-dir", "checkpoint_settings.", "folder for all runs (default: results)", "DIR", user_path),
         Option("--debug", "debug", "log in detail, and show what Unity executables print"),
     ),
     "environments": (
@@ -128,7 +120,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             "env_settings.env_path",
             "executable of a Unity or Godot game; without it, the run waits for the editor",
             "PATH",
-            path_argument,
+            user_path,
         ),
         Option(
             "--num-envs",
@@ -221,8 +213,8 @@ OLD_OPTIONS = (
     Option("--cpu", "torch_settings.device", "now --torch-device cpu", value="cpu"),
     Option("--torch", "", "no effect: trainers use PyTorch"),
     Option("--tensorflow", "", "no effect: trainers use PyTorch"),
-    Option("--curriculum", "", f"now {_IN_THE_FILE} its lessons)", "PATH", path_argument),
-    Option("--sampler", "", f"now {_IN_THE_FILE} its samplers)", "FILE", path_argument),
+    Option("--curriculum", "", f"now {_IN_THE_FILE} its lessons)", "PATH", user_path),
+    Option("--sampler", "", f"now {_IN_THE_FILE} its samplers)", "FILE", user_path),
     Option("--lesson", "", f"now {_IN_THE_FILE} --curriculum without the earlier lessons)", "N", _lesson),
     Option(
         "--num-runs",
@@ -304,7 +296,7 @@ def parser() -> argparse.ArgumentParser:
         "paths",
         metavar="CONFIG",
         nargs="*",
-        type=path_argument,
+        type=user_path,
         help="the YAML file, or - for standard input; ML-Agents' training files work as they are. Without a file, all "
         "behaviours in the environment learn with the default settings",
     )
@@ -340,7 +332,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--convert",
         metavar="OLD",
-        type=path_argument,
+        type=user_path,
         help="convert a file for an older version of ML-Agents, or an rl-baselines3-zoo entry (--id), and print the "
         "result, without running it",
     )
@@ -360,7 +352,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _file(text: str) -> Path:
-    return Path(path_argument(text))
+    return Path(user_path(text))
 
 
 def _add_run_options(group: argparse._ArgumentGroup) -> None:
@@ -369,7 +361,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--to-demo",
         metavar=("FROM", "TO"),
         nargs=2,
-        type=path_argument,
+        type=user_path,
         help=(
             "convert recorded streams to Unity's .demo files: FROM takes the same values as demo_path; TO is a file "
             "or a folder"
@@ -385,7 +377,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--plot",
         metavar="RUN",
         nargs="+",
-        type=path_argument,
+        type=user_path,
         help="plot the reward, rating and losses of runs to an image file; runs that differ only in their seed are "
         "drawn as mean and spread",
     )
@@ -400,7 +392,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--diagnose",
         metavar="RUN",
         nargs="+",
-        type=path_argument,
+        type=user_path,
         help="say why runs do not learn, with evidence and cure; probes the environment for seconds unless "
         "--no-env-check is given. Also reads the TensorBoard folders of Stable-Baselines3",
     )
@@ -414,7 +406,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--tournament",
         metavar="PLAYER",
         nargs="+",
-        type=path_argument,
+        type=user_path,
         help="let runs' policies, models and scripted players play each other, --episodes N games per pair (default: "
         "20), and print a table of ratings; if only one run is given, its policies play each other and the game's "
         "scripted player",
@@ -423,7 +415,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--view",
         metavar="RUN",
         nargs="+",
-        type=path_argument,
+        type=user_path,
         help="serve the live page for one or more run folders, to compare them side by side; --monitor=HOST:PORT sets "
         "the address",
     )

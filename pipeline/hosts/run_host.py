@@ -45,11 +45,7 @@ LINK = ("socket", "segment")
 class NoTerminal(io.TextIOBase):
     """Standard input of a host, which refuses questions to a person, for example by `breakpoint()` and `input()`."""
 
-    def read(self, size: int | None = -1, /) -> str:
-        """Raise an error that says what to do instead."""
-        return self.readline()
-
-    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+    def readline(self, *_: object) -> str:  # type: ignore[override]
         """Raise an error that says what to do instead."""
         raise StageError(
             "breakpoint() or input() needs a terminal, which this process lacks; run this part in the main process: "

@@ -44,9 +44,6 @@ from headrace.stages.errors import StageError, blaming
 from headrace.stages.evaluation.opponents import check_opponents
 from headrace.startup_context import absolute
 
-_OPEN_FILES = 30
-"""Number of files that main has open without actors."""
-
 
 def check_run(config: RunConfig) -> None:
     """Check that a run can start.
@@ -84,12 +81,10 @@ def _missing(config: RunConfig) -> Iterator[str]:
     yield from _missing_persons(config)
     actors = len(actor_names(config)) if config.pipeline.hosts.actors.kind == "process" and acts(config) else 0
     names = len(config.behaviors) + SPARE_BEHAVIORS
-    needed = _OPEN_FILES + actors * names * FILES_PER_BEHAVIOR
+    needed = 30 + actors * names * FILES_PER_BEHAVIOR
     if (limit := allow_open_files(2 * needed)) < needed:
-        yield (
-            f"pipeline.hosts.actors.replicas: {actors} actors need at least {needed} open files in the main process, "
-            f"but the system allows {limit:.0f}: raise the hard limit (`ulimit -Hn`), or run fewer actors"
-        )
+        where, cure = "pipeline.hosts.actors.replicas", "raise the hard limit (`ulimit -Hn`), or run fewer actors"
+        yield f"{where}: {actors} actors need {needed} open files in main, but the system allows {limit:.0f}: {cure}"
 
 
 def _check_environment(config: RunConfig) -> None:

@@ -1,9 +1,9 @@
 """The lock on a run's folder: only one process at a time may work on a run.
 
 The operating system holds the lock and releases it when the process ends, however it ends. The file `.lock` names the
-process for people and messages; nothing depends on it, except on a file system without locks. The lock file may be
-deleted from the folder, so each writer checks that the file is still the locked one (`HeldFolder`). A host that main
-has lost may still run where main can't reach it, so each host also checks that main has not listed it in `LOST`.
+process for people and messages; nothing depends on it. The lock file may be deleted from the folder, so each writer
+checks that the file is still the locked one (`HeldFolder`). A host that main has lost may still run where main can't
+reach it, so each host also checks that main has not listed it in `LOST`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 LOCK = ".lock"
 GUARD = ".lock.guard"
+SOFT = ".lock.soft"
+"""Name of the file that takes the lock's place on a file system without locks: it exists while a run holds it."""
 LOST = ".lock.lost"
 """Name of the file that lists the incarnations of lost hosts, one a line."""
 _SCANNED_S = 0.5 if sys.platform == "win32" else 0
@@ -137,43 +139,26 @@ def lock_folder(run_folder: Path) -> BaseFileLock:
     Raises:
         RunFolderError: if another process holds the lock.
     """
-    guard = FileLock(run_folder / GUARD, timeout=_SCANNED_S, thread_local=False)
+    guard: BaseFileLock = FileLock(run_folder / GUARD, timeout=_SCANNED_S, thread_local=False)
+    instead = ""
     try:
-        guard.acquire()
+        try:
+            guard.acquire()
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+            instead = f"; if that process was killed, delete {run_folder / SOFT}"
+            log.warning(
+                "The file system of %s supports no locks (%s): using %s", shown(run_folder), error.strerror, SOFT
+            )
+            guard = SoftFileLock(run_folder / SOFT, timeout=_SCANNED_S, thread_local=False)
+            guard.acquire()
     except Timeout as error:
-        raise _in_use(run_folder) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
-            raise
-        if _may_be_running(run_folder):
-            raise _in_use(run_folder, f"; if that process has ended, delete {run_folder / LOCK}") from error
-        log.warning(
-            "The file system of %s supports no locks (%s), so two commands that start at the same moment could both "
-            "write there. Start only one command for each --run-id.",
-            shown(run_folder),
-            error.strerror,
-        )
+        raise RunFolderError(
+            f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use a different --run-id"
+            f"{instead}"
+        ) from error
     return guard
-
-
-def _in_use(run_folder: Path, more: str = "") -> RunFolderError:
-    holder = _holder(run_folder)
-    return RunFolderError(
-        f"{run_folder} is in use by {holder}; wait for it, stop it, or use a different --run-id{more}"
-    )
-
-
-def _may_be_running(run_folder: Path) -> bool:
-    """Return True if the file `.lock` names a process that runs, or one of another machine, which may run."""
-    try:
-        holder = json.loads((run_folder / LOCK).read_bytes())
-        if holder["host"] == socket.gethostname():
-            os.kill(holder["pid"], 0)
-    except PermissionError:
-        return True
-    except (OSError, ValueError, LookupError, TypeError):  # no such file or process, or another program's file
-        return False
-    return True
 
 
 def _holder(run_folder: Path) -> str:

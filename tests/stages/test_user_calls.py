@@ -60,11 +60,11 @@ def test_a_loop_that_user_code_leaves_running_is_there_in_its_next_call_and_only
 def test_a_callback_sees_the_loop_only_if_it_is_the_caller_s():
     seen: list[object] = []
 
-    def note() -> None:
+    def note(_: object) -> None:
         seen.append(asyncio.events._get_running_loop())
 
     async def ours() -> None:
-        notify_user(note)
+        notify_user(note, 1)
 
     run_alone(ours())
     asyncio.run(ours())

@@ -340,12 +340,6 @@ class Reader:
         return await (await self._edges.end(name)).fetch(taken)  # type: ignore[no-any-return]
 
 
-def _node() -> str:
-    """Return this node's host name and address; several nodes may have the same address, such as 127.0.0.1."""
-    node = ray.get_runtime_context().get_node_id()[:8]
-    return f"{socket.gethostname()} ({ray.util.get_node_ip_address()}, Ray node {node})"
-
-
 class RayWorker:
     """One host in a Ray actor.
 
@@ -392,7 +386,9 @@ class RayWorker:
         up = await edges.open_sender(UP, bounds)
         control = LocalControl(up, await edges.open_receiver(DOWN, bounds))
         log_to_main(self._plan, control)
-        log.info("%s runs in process %d of %s.", self._plan.name, os.getpid(), _node())
+        address, node = ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id()[:8]
+        names = (self._plan.name, os.getpid(), socket.gethostname(), address, node)
+        log.info("%s runs in process %d of %s (%s, Ray node %s).", *names)
         ended_well = await serve(self._plan, control, edges)
         if ended_well:
             await edges.close()

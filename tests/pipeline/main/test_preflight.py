@@ -139,6 +139,6 @@ def test_the_limit_of_open_files_is_raised_for_many_actors_or_the_run_is_refused
     )
     assert few.stdout == "860\n"
     assert many.stdout == (
-        "pipeline.hosts.actors.replicas: 12 actors need at least 1230 open files in the main process, but the system "
-        "allows 1024: raise the hard limit (`ulimit -Hn`), or run fewer actors\n1024\n"
+        "pipeline.hosts.actors.replicas: 12 actors need 1230 open files in main, but the system allows "
+        "1024: raise the hard limit (`ulimit -Hn`), or run fewer actors\n1024\n"
     )
