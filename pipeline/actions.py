@@ -300,8 +300,10 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
 
     configure_logging(config.debug, details=details)
     try:
+        from headrace.stages.user_calls import run_alone
+
         import_early(["headrace.pipeline.run", *imported_in_main(config)])
-        return asyncio.run(_run_with_signals(config, until))
+        return run_alone(_run_with_signals(config, until))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
         return _refuse(error)
     except RunFailed as error:

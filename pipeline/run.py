@@ -57,6 +57,7 @@ from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, Summary
 from headrace.pipeline.run_handle import RunOptions as RunOptions
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
+from headrace.stages.user_calls import in_a_loop, run_alone
 from headrace.startup_context import absolute, kept_startup_context, shown
 from headrace.stop_requests import cleaned_up_by
 
@@ -190,17 +191,13 @@ def run(
         RunFailed: if something in the run failed; everything that could be saved was saved.
     """
     parts = {name: value for name, value in locals().items() if value is not UNCHANGED}
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass  # so this error does not become the context of the run's error
-    else:
+    if in_a_loop():
         raise RunError(
             "run() can't be called while an event loop is running. In a notebook write `await run_async(…)`; in a "
             "file that a run imports, for example to make its environment, put the call under `if __name__ == "
             "'__main__':`"
         )
-    return asyncio.run(run_async(**parts))
+    return run_alone(run_async(**parts))
 
 
 async def run_async(
@@ -454,7 +451,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"
         text += f"\nResume from the last checkpoint with: {run} --resume"
-    raise RunFailed(text, failure.stage, failure.traceback, reason)
+    raise RunFailed(text, failure.stage, failure.traceback, reason) from coordinator.shutdown.cause
 
 
 def load(

@@ -89,24 +89,13 @@ def has_token(header: str, token: str) -> bool:
 
 
 if sys.platform != "win32":
-    import resource
+    pass
 
 _BODY = b'{"error": "all connections are in use; try again later"}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 )
-
-
-def allow_open_files(wanted: int) -> None:
-    """Raise this process's limit on open files to `wanted`, as far as the system permits."""
-    if sys.platform != "win32":
-        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if resource.RLIM_INFINITY != limit < wanted:
-            with suppress(ValueError, OSError):  # macOS has an additional limit
-                resource.setrlimit(
-                    resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
-                )
 
 
 class Connections:

@@ -297,8 +297,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="CONFIG",
         nargs="*",
         type=user_path,
-        help="the YAML file; ML-Agents' training files work as they are. Without a file, all behaviours in the "
-        "environment learn with the default settings",
+        help="the YAML file, or - for standard input; ML-Agents' training files work as they are. Without a file, all "
+        "behaviours in the environment learn with the default settings",
     )
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
@@ -573,10 +573,10 @@ def is_environment(argument: str) -> bool:
     suffix = path.suffix.lower()
     if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
         return suffix in _EXECUTABLES
-    if not path.exists():
-        return any(Path(argument + extension).exists() for extension in _EXECUTABLES)
+    if not path.is_file():  # a pipe can be read only once
+        return not path.exists() and any(Path(argument + extension).exists() for extension in _EXECUTABLES)
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)
-    except OSError:  # a folder or an unreadable file, which is reported when it is read as the configuration
+    except OSError:  # an unreadable file, which is reported when it is read as the configuration
         return False

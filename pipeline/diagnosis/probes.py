@@ -62,12 +62,12 @@ async def environment_facts(config: RunConfig, folder: str = "") -> list[Fact]:
                 facts += policy_facts(folder, spec, batch, extrinsic.gamma if extrinsic is not None else 0.99)
                 facts += await trainer_facts(config, spec)
     finally:
-        await maybe_await(group.close())
+        await maybe_await(group.close)
     group = make_group(EnvironmentRequest(_with_instances(config, 1)))
     try:
         facts += await _constant_actions(group)
     finally:
-        await maybe_await(group.close())
+        await maybe_await(group.close)
     return facts
 
 
@@ -103,13 +103,13 @@ def _with_instances(config: RunConfig, count: int) -> RunConfig:
 async def _random_play(group: EnvironmentGroup) -> list[tuple[BehaviorSpec, TrajectoryBatch]]:
     """Play uniformly random actions, and return each behaviour's rows."""
     random, records = np.random.default_rng(0), defaultdict[str, list[dict[str, Array]]](list)
-    result, rows, end = await maybe_await(group.reset(0)), 0, time.monotonic() + SECONDS
+    result, rows, end = await maybe_await(group.reset, 0), 0, time.monotonic() + SECONDS
     while rows < ROWS * max(1, len(records)) and time.monotonic() < end:
         actions = random_actions(group, result, random)
         for behavior_id, steps in result.steps.items():
             records[behavior_id].append(_record(steps, actions[behavior_id]))
             rows += len(steps.agent_ids) - steps.ended
-        result = await maybe_await(group.step(actions))
+        result = await maybe_await(group.step, actions)
     return [(group.behavior_specs[name], _as_batch(group.behavior_specs[name], many)) for name, many in records.items()]
 
 
@@ -165,7 +165,7 @@ def _as_batch(spec: BehaviorSpec, records: list[dict[str, Array]]) -> Trajectory
 
 async def _constant_actions(group: EnvironmentGroup) -> list[Fact]:
     """Hold each of several constant actions from the same seed, and compare what the first agent sees."""
-    behavior_id = next(iter((await maybe_await(group.reset(1))).steps))
+    behavior_id = next(iter((await maybe_await(group.reset, 1)).steps))
     spec = group.behavior_specs[behavior_id].actions
     held: list[tuple[float, int]] = [(level, 0) for level in LEVELS] if spec.continuous_size else []
     held = held or [(0.0, choice) for choice in range(min(8, max(spec.discrete_branches, default=0)))]
@@ -200,11 +200,11 @@ async def _held(
     group: EnvironmentGroup, behavior_id: str, level: float, choice: int, ticks: int
 ) -> NDArray[np.float64]:
     """Return what the first agent sees and is paid while all agents hold a constant action, until its episode ends."""
-    result: StepResult = await maybe_await(group.reset(1))
+    result: StepResult = await maybe_await(group.reset, 1)
     path: list[NDArray[np.float64]] = []
     agent = int(result.steps[behavior_id].agent_ids[result.steps[behavior_id].ended])
     for _ in range(ticks):
-        result = await maybe_await(group.step(_constant(group, result.steps, level, choice)))
+        result = await maybe_await(group.step, _constant(group, result.steps, level, choice))
         steps = result.steps.get(behavior_id)
         if steps is None or agent not in steps.agent_ids:
             continue

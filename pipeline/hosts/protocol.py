@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -180,6 +181,8 @@ class HostPlan:
 
     plugins: Sequence[str] = field(default_factory=plugin_modules)
     """Modules that have added kinds to the configuration's tables; the host imports them."""
+    argv: Sequence[str] = field(default_factory=lambda: [*sys.argv])
+    """Main's command line. A script's modules that the host imports may read it, as with `multiprocessing`."""
     given: Mapping[str, bytes] = field(default_factory=dict)
     """For hosts in other processes: the serialised function that creates the caller's environment object."""
 

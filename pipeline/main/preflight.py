@@ -23,9 +23,11 @@ from headrace.config.reward_signals import OwnSignalSettings
 from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.common.graph import ACTOR, acts
+from headrace.pipeline.common.graph import ACTOR, actor_names, acts
+from headrace.pipeline.common.process import allow_open_files
 from headrace.pipeline.control import HostFailed
 from headrace.pipeline.diagnosis.live import check_rules
+from headrace.pipeline.hosts.process import FILES_PER_BEHAVIOR, SPARE_BEHAVIORS
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
 from headrace.pipeline.policies.export import NEWEST, check_undamaged
@@ -77,6 +79,12 @@ def _missing(config: RunConfig) -> Iterator[str]:
         yield from _missing_starts(config)
     yield from _missing_packages(config)
     yield from _missing_persons(config)
+    actors = len(actor_names(config)) if config.pipeline.hosts.actors.kind == "process" and acts(config) else 0
+    names = len(config.behaviors) + SPARE_BEHAVIORS
+    needed = 30 + actors * names * FILES_PER_BEHAVIOR
+    if (limit := allow_open_files(2 * needed)) < needed:
+        where, cure = "pipeline.hosts.actors.replicas", "raise the hard limit (`ulimit -Hn`), or run fewer actors"
+        yield f"{where}: {actors} actors need {needed} open files in main, but the system allows {limit:.0f}: {cure}"
 
 
 def _check_environment(config: RunConfig) -> None:

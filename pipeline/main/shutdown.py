@@ -47,6 +47,7 @@ class Shutdown:
     Attributes:
         begun: True if the run is ending.
         failure: the first failure; None if the run has not failed.
+        cause: the exception behind the failure if main raised it, such as a callback's; None for other hosts'.
         ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time limit was
             reached; otherwise empty.
     """
@@ -54,6 +55,7 @@ class Shutdown:
     def __init__(self, run: SavedRun) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
+        self.cause: BaseException | None = None
         self.ended_by = ""
         self._limit_s = run.plan.config.pipeline.max_wall_time_s
         self._started_s = time.monotonic()

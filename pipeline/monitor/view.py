@@ -43,7 +43,7 @@ async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, tell: Callable[
     site = Site(api.routes, SiteOptions(endpoint, USUAL_PORT, token, lambda request: request.path not in OPEN))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    with requests_received(lambda: loop.call_soon_threadsafe(stop.set)):
+    with requests_received(lambda _: loop.call_soon_threadsafe(stop.set)):
         try:
             await site.start()
         except OSError as error:

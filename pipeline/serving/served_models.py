@@ -154,14 +154,14 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
     """
     models_by_name: dict[str, ServedModel] = {}
     for argument in references:
-        name, reference = _named(argument)
         try:
+            name, reference = _named(argument)
             files = find_models(reference)
             if name and len(files) > 1:
                 names = ", ".join(file.behavior for file in files)
                 raise RunError(f"{reference} holds several behaviours ({names}), but only one name was given")
             models = [ServedModel(name, reference, file.behavior) for file in files]
-        except (RunError, OSError) as error:
+        except (RunError, OSError, ValueError) as error:
             raise CommandError(f"--serve {argument}: {error}") from error
         for model in models:
             model.name = model.name or model.newest.spec.name

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from runs import COMMAND
 
 from headrace.config import load_config
 from headrace.pipeline.cli import main
@@ -280,3 +281,13 @@ def test_a_misspelt_option_is_refused_with_the_one_that_was_meant_and_none_is_ab
         main(["some.yaml", *words])
     assert end.value.code == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+@pytest.mark.parametrize("action", ["--validate --no-env-check", "--convert"])
+def test_a_configuration_is_read_once_from_a_pipe_or_from_standard_input(tmp_path, action):
+    text = "environment: {kind: gymnasium, id: CartPole-v1}\nbehaviors: {CartPole: {max_steps: 77}}\n"
+    for config in ("-", "/dev/fd/0"):
+        command = [sys.executable, str(COMMAND), *action.split(), config]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+        assert (done.returncode, "77" in done.stdout) == (0, True), done.stderr
