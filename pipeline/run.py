@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -441,8 +442,17 @@ def load(
         ConfigError: if the run's configuration was written by a different version or has mistakes.
     """
     folder = absolute(path)
-    if not folder.is_dir():
-        folder = unpack(path, results_dir, run_id)
+    if folder.is_dir():
+        return _load_folder(folder)
+    folder = unpack(path, results_dir, run_id)
+    try:
+        return _load_folder(folder)
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _load_folder(folder: Path) -> RunResult:
     config = kept_configuration(folder)
     try:
         checkpoint = newest_checkpoint(folder / "checkpoints")

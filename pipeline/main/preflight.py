@@ -28,9 +28,10 @@ from headrace.pipeline.control import HostFailed
 from headrace.pipeline.diagnosis.live import check_rules
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
-from headrace.pipeline.policies.export import NEWEST, check_undamaged
+from headrace.pipeline.policies.export import NEWEST
 from headrace.pipeline.policies.inference import check_brains, plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
+from headrace.pipeline.policies.tensor_file import check_undamaged
 from headrace.pipeline.policies.warm_start import initial_policy
 from headrace.pipeline.reporting.writers import check_writers
 from headrace.pipeline.roles.stages import check_stages
