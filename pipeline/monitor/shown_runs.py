@@ -5,7 +5,6 @@ Main supplies the states of this process's run, and the server's thread delivers
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
@@ -19,6 +18,7 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.reporting.console import ELO, REWARD
@@ -163,7 +163,7 @@ class RunInFolder:
         leagues = []
         for path in sorted(self._folder.glob("*/league.json")):
             try:
-                leagues.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
+                leagues.append(league_for_page(parse_json(path.read_bytes())))
             except (OSError, ValueError, LookupError, TypeError):
                 continue
         return leagues

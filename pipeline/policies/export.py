@@ -26,6 +26,7 @@ import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.paths import file_name
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.tensor_file import UNREADABLE, check_undamaged, mentions, read_tensors
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
@@ -149,7 +150,7 @@ def read_score(path: Path) -> dict[str, Any]:
     try:
         with open_archive(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith(f"/{_SCORE}"))
-            return dict(json.loads(archive.read(name)))
+            return dict(parse_json(archive.read(name)))
     except (*UNREADABLE, TypeError, StopIteration) as error:
         raise ValueError(f"{path} contains no score of an evaluation") from error
 

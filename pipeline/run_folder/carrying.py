@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL
 from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, newest_checkpoint
@@ -165,7 +166,7 @@ def _run_id_in(archive: zipfile.ZipFile, source: Path) -> str:
     if LISTING not in archive.namelist():
         what = describe_archive(source) or "this archive was not written by RunResult.save"
         raise RunFolderError(f"{source}: expected a saved run; {what}")
-    listing = json.loads(archive.read(LISTING))
+    listing = parse_json(archive.read(LISTING))
     if listing.get("format") != _FORMAT:
         raise RunFolderError(
             f"{source} has format {listing.get('format')}, but this version of Headrace reads format {_FORMAT}"
