@@ -58,7 +58,7 @@ from headrace.pipeline.run_handle import RunOptions as RunOptions
 from headrace.pipeline.run_handle import StopRequest, guarded, join_callbacks
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
-from headrace.startup_context import absolute, kept_startup_context, shown
+from headrace.startup_context import absolute, kept_startup_context, shortened, shown
 from headrace.stop_requests import cleaned_up_by
 
 log = logging.getLogger(__name__)
@@ -218,7 +218,7 @@ async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, st
         return await in_thread("shape of the run", choose_shape, config, hurry=stop)
     except Exception as error:
         text = f"choosing the numbers of actors and environments: {describe_error(error)}"
-        raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
+        raise RunFailed(text, detail=shortened("".join(traceback.format_exception(error)))) from error
 
 
 async def _run(

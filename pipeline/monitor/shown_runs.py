@@ -28,6 +28,7 @@ from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.ghost.league_chart import chart_of
+from headrace.startup_context import shortened
 
 LATE_S = 60.0
 """Seconds without a new state after which main counts as blocked."""
@@ -254,8 +255,6 @@ class Processes:
 # The newest lines of the log, as shown on the console.
 
 MOST_LINES = 400
-_LONGEST = 4000
-"""Maximum number of characters per line."""
 
 
 class LogTail(logging.Handler):
@@ -269,7 +268,7 @@ class LogTail(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record as a numbered line."""
         try:
-            text = record.getMessage()[:_LONGEST]
+            text = shortened(record.getMessage())
         except Exception:  # as in the standard library's handlers, a log line never ends the program
             self.handleError(record)
             return
