@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickletools
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,11 +22,11 @@ from headrace.queues.messages import Array
 
 MAX_PICKLE_BYTES = 1 << 20
 """Maximum size of the pickle in bytes; a tensor takes about 200. As Python objects, it takes up to 60 times as much."""
-_DEEPEST = 30
-"""Maximum number of lists and dicts within each other."""
+_DEEPEST, _NESTING = 30, {dict, list, tuple}
+"""Maximum number of values of these types within each other."""
 _VIEWS = 2
 """How many times the tensors may use each byte of the file: ML-Agents' shared critics repeat the policy's tensors."""
-UNREADABLE = (*NOT_AN_ARCHIVE, LookupError, TypeError, zlib.error)
+UNREADABLE = (*NOT_AN_ARCHIVE, LookupError, TypeError, AttributeError, zlib.error)
 """Errors raised for damaged files."""
 _RESTORE = "restore it from a copy, or use a file from a different step"
 _FOLDER = 0x10
@@ -47,7 +47,6 @@ _DTYPES = {
         *(("Int", "<i4"), ("Short", "<i2"), ("Char", "i1"), ("Byte", "u1")),
     )
 }
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 
 
 def read_tensors(path: Path) -> Any:
@@ -154,43 +153,41 @@ def _built(archive: ZipFile, size: int) -> Any:  # noqa: C901 - one case for eac
                 pass
             case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE":
                 stack.append(argument)
-            case "NONE" | "NEWTRUE" | "NEWFALSE" | "EMPTY_TUPLE":
-                stack.append(_CONSTANTS[opcode.name])
-            case "EMPTY_DICT":
-                stack.append({})
-            case "EMPTY_LIST":
-                stack.append([])
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
+            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+                stack.append({"EMPTY_DICT": {}, "EMPTY_LIST": [], "EMPTY_TUPLE": ()}[opcode.name])
             case "MARK":
                 marks.append(len(stack))
             case "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
                 stack.append(tuple(pop(int(opcode.name[5:]) if opcode.name[5:] else len(stack) - marks.pop())))
             case "APPEND" | "APPENDS":
                 values = pop(1 if opcode.name == "APPEND" else len(stack) - marks.pop())
-                _of(list, stack[-1]).extend(values)
+                list.extend(stack[-1], values)
             case "SETITEM" | "SETITEMS":
                 values = pop(2 if opcode.name == "SETITEM" else len(stack) - marks.pop())
                 if not all(isinstance(key, str) or (type(key) is int and abs(key) < 1 << 32) for key in values[::2]):
                     raise ArchiveError("it has a key that is neither text nor a short integer")
-                _of(dict, stack[-1]).update(zip(values[::2], values[1::2], strict=True))
+                dict.update(stack[-1], zip(values[::2], values[1::2], strict=True))
             case "GLOBAL" if _Named(argument) in {_TENSOR, _DICT, *_DTYPES}:
                 stack.append(_Named(argument))
             case "BINPUT" | "LONG_BINPUT":
                 memo[argument] = stack[-1]
             case "BINGET" | "LONG_BINGET":  # with repeated containers, a short pickle could grow without limit
                 value = memo[argument]
-                if isinstance(value, list | dict) or (type(value) is tuple and any(map(_is_container, value))):
+                if isinstance(value, list | dict) or (type(value) is tuple and any(type(v) in _NESTING for v in value)):
                     raise ArchiveError("it repeats a list, a dict or a nested tuple")
                 stack.append(counted(value) if isinstance(value, np.ndarray) else value)
             case "BINPERSID":
                 ((_, kind, key, _, numbers),) = pop(1)
-                stack.append(storage(kind, _of(str, key)))
+                stack.append(storage(kind, key))
                 if len(stack[-1]) != numbers:
                     raise ArchiveError(f"its entry data/{key} has {len(stack[-1])} numbers, not {numbers}")
             case "REDUCE" if stack[-2:] == [_DICT, ()]:
                 stack[-2:] = [{}]
             case "REDUCE" if stack[-2] == _TENSOR:
                 values, start, shape, strides, *_ = pop(2)[1]
-                bytes_each = _of(np.ndarray, values).itemsize
+                bytes_each = values.itemsize
                 steps = [bytes_each * stride for stride in strides]
                 view = np.ndarray(shape, values.dtype, values.data, start * bytes_each, steps)  # checks the bounds
                 stack.append(counted(view).copy())
@@ -204,17 +201,8 @@ def _built(archive: ZipFile, size: int) -> Any:  # noqa: C901 - one case for eac
                 )
     (content,) = level = stack
     for _ in range(_DEEPEST):
-        level = [v for each in level if _is_container(each) for v in (each.values() if type(each) is dict else each)]
+        nested = [each for each in level if type(each) in _NESTING]
+        level = [value for each in nested for value in (each.values() if type(each) is dict else each)]
     if level:
         raise ArchiveError(f"it nests more than {_DEEPEST} lists and dicts")
     return content
-
-
-def _of(kind: type[Any], value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"expected a {kind.__name__}, got a {type(value).__name__}")
-    return value
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, Mapping | list | tuple)
