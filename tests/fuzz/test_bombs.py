@@ -100,7 +100,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "spread": (
         lambda path: saved(
-            path, [helper.make_node("Expand", ["x", "n"], ["big"]), largest("big")], x=np.float32([1]), n=BILLION
+            path, [helper.make_node("Expand", ["x", "n"], ["big"]), largest("big")], x=np.ones(1, np.float32), n=BILLION
         ),
         "needs more than",
     ),

@@ -192,5 +192,5 @@ def test_an_error_of_any_length_fits_into_a_control_frame():
     for failed in (describe_failure("actor-0", error), HostFailed(f"begin {error}", "", "actor-0")):
         frame = encode(failed)
         assert len(frame) < 20_000
-        assert "characters left out" in decode(frame).message
-    assert decode(encode(LogLine(30, "mine", "a" + "x" * LONG + "z"))).text.endswith("xz")
+        assert b"characters left out" in frame
+    assert encode(LogLine(30, "mine", "a" + "x" * LONG + "z")).endswith(b"xz")

@@ -207,7 +207,7 @@ async def raw(site: Site, words: str) -> tuple[int, str]:
 
 
 async def test_a_refusal_of_any_length_is_shortened():
-    assert json.loads(site_module.refusal(400, "x" * 70_000_000).body)["error"].count("x") == 8_000
+    assert str(site_module.refusal(400, "x" * 70_000_000).text).count("x") == 8_000
 
 
 async def test_an_error_in_a_handler_is_logged_and_answered_with_500(caplog):
