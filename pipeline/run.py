@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -58,7 +59,7 @@ from headrace.pipeline.run_handle import RunOptions as RunOptions
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
 from headrace.stages.user_calls import in_a_loop, run_alone
-from headrace.startup_context import absolute, kept_startup_context, shown
+from headrace.startup_context import absolute, kept_startup_context, shortened, shown
 from headrace.stop_requests import cleaned_up_by
 
 log = logging.getLogger(__name__)
@@ -249,7 +250,7 @@ async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, st
         return await in_thread("shape of the run", choose_shape, config, hurry=stop)
     except Exception as error:
         text = f"choosing the numbers of actors and environments: {describe_error(error)}"
-        raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
+        raise RunFailed(text, detail=shortened("".join(traceback.format_exception(error)))) from error
 
 
 async def _run(
@@ -473,8 +474,17 @@ def load(
         ConfigError: if the run's configuration was written by a different version or has mistakes.
     """
     folder = absolute(path)
-    if not folder.is_dir():
-        folder = unpack(path, results_dir, run_id)
+    if folder.is_dir():
+        return _load_folder(folder)
+    folder = unpack(path, results_dir, run_id)
+    try:
+        return _load_folder(folder)
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _load_folder(folder: Path) -> RunResult:
     config = kept_configuration(folder)
     try:
         checkpoint = newest_checkpoint(folder / "checkpoints")

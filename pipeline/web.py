@@ -40,6 +40,7 @@ from headrace.config.listen import LOCALHOST, endpoint_of, reaches_others
 from headrace.config.validation import explain
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
+from headrace.startup_context import shortened
 
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
 """Environment variable in which a user can set the token."""
@@ -403,7 +404,7 @@ def json_response(plain: Any, status: int = 200) -> web.Response:
 
 def refusal(status: int, message: str) -> web.Response:
     """Return the JSON response for a refusal."""
-    return web.json_response({"error": message}, status=status)
+    return web.json_response({"error": shortened(message)}, status=status)
 
 
 def _refused(error: web.HTTPException) -> web.Response:

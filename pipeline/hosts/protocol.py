@@ -31,6 +31,7 @@ from headrace.queues.errors import QueueClosed, SpecError
 from headrace.stages.environments.given import carried, take_over
 from headrace.stages.errors import StageError, describe_error, raised_in_user_code
 from headrace.stages.loop import StageFailure
+from headrace.startup_context import shortened
 
 
 class HostHandle(Protocol):
@@ -226,8 +227,8 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     blamed = cause if settings_are_wrong or named else error
     plain = settings_are_wrong or isinstance(error, StageError | SpecError)
     return HostFailed(
-        str(blamed) if plain else describe_error(error),
-        "".join(traceback.format_exception(cause)),
+        shortened(str(blamed)) if plain else describe_error(error),
+        shortened("".join(traceback.format_exception(cause))),
         stage or host,
         cause.key if isinstance(cause, StageError) else (),
         raised_in_user_code(cause),

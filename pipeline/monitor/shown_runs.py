@@ -5,7 +5,6 @@ Main supplies the states of this process's run, and the server's thread delivers
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
@@ -19,6 +18,7 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.reporting.console import ELO, REWARD
@@ -28,6 +28,7 @@ from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.ghost.league_chart import chart_of
+from headrace.startup_context import shortened
 
 LATE_S = 60.0
 """Seconds without a new state after which main counts as blocked."""
@@ -163,7 +164,7 @@ class RunInFolder:
         leagues = []
         for path in sorted(self._folder.glob("*/league.json")):
             try:
-                leagues.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
+                leagues.append(league_for_page(parse_json(path.read_bytes())))
             except (OSError, ValueError, LookupError, TypeError):
                 continue
         return leagues
@@ -254,8 +255,6 @@ class Processes:
 # The newest lines of the log, as shown on the console.
 
 MOST_LINES = 400
-_LONGEST = 4000
-"""Maximum number of characters per line."""
 
 
 class LogTail(logging.Handler):
@@ -269,7 +268,7 @@ class LogTail(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record as a numbered line."""
         try:
-            text = record.getMessage()[:_LONGEST]
+            text = shortened(record.getMessage())
         except Exception:  # as in the standard library's handlers, a log line never ends the program
             self.handleError(record)
             return

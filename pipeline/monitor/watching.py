@@ -20,6 +20,7 @@ from aiohttp import WSMsgType, hdrs, web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from headrace.pipeline.control import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.startup_context import shortened
 
 _HEADER = struct.Struct("<I")
 
@@ -390,7 +391,7 @@ async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
             viewer.carry_out(message.data)
         except WishRefused as error:
             async with asyncio.timeout(PATIENCE_S):
-                await socket.send_str(json.dumps({"error": str(error)}))
+                await socket.send_str(json.dumps({"error": shortened(str(error))}))
 
 
 async def _send(show: ShownGame, viewer: Viewer, socket: web.WebSocketResponse) -> None:

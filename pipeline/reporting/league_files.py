@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 
@@ -43,7 +44,7 @@ def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambd
     drawn = []
     for path in sorted(run_folder.glob(f"*/{REPORT}")):
         try:
-            report = json.loads(path.read_bytes())
+            report = parse_json(path.read_bytes())
             drawn += _draw(report | {"notes": [*notes(str(report["behavior"]))]}, path.parent)
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{path} is not the report of a league: {error!r}") from error

@@ -206,6 +206,10 @@ async def raw(site: Site, words: str) -> tuple[int, str]:
     return int(answer.split()[1]), "".join(json.loads(found[0])) if found else ""
 
 
+async def test_a_refusal_of_any_length_is_shortened():
+    assert str(site_module.refusal(400, "x" * 70_000_000).text).count("x") == 8_000
+
+
 async def test_an_error_in_a_handler_is_logged_and_answered_with_500(caplog):
     async with opened(Desk()) as (_, caller):
         async with caller.get("/fail") as answer:
