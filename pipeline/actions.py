@@ -44,12 +44,12 @@ def follow(arguments: Sequence[str] | None) -> int:
         request = read_request(args)
         if args.export_onnx is not None:
             return _export_onnx(args.export_onnx, request)
+        if (args.x and not args.plot) or (args.format and not args.diagnose):
+            raise CommandError("--x works only with --plot, and --format only with --diagnose")
         if args.plot:
-            return _plot(args.plot, args.results_dir or "results", args.plot_file)
+            return _plot(args.plot, args.results_dir or "results", args.plot_file, args.x)
         if args.diagnose:
             return _diagnose(args.diagnose, args.results_dir or "results", args.format == "json", not args.no_env_check)
-        if args.format is not None:
-            raise CommandError("--format works only with --diagnose")
         if args.tournament:
             return _tournament(args.tournament, request)
         if args.view:
@@ -157,12 +157,12 @@ def _diagnose(names: Sequence[str], results: str, as_json: bool, probes: bool) -
     return 0
 
 
-def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
+def _plot(names: Sequence[str], results: str, target: Path | None, over: str | None) -> int:
     if find_spec("matplotlib") is None:
         return _refuse('--plot needs the package matplotlib: `pip install "headrace[plot]"`')
     from headrace.pipeline.prediction.nash_conv import nash_convs
     from headrace.pipeline.reporting.league_files import draw_leagues
-    from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
+    from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_runs
     from headrace.pipeline.run_folder.folder import find_run
 
     folders = [find_run(name, results, "--plot") for name in names]
@@ -172,7 +172,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
         return _refuse(f"--plot: {error}")
     for chart in leagues:
         print(shown(chart))
-    picture = draw_runs([read_run(folder) for folder in folders])
+    picture = draw_runs(read_runs(folders), "times" if over == "time" else "steps")
     if picture is None and leagues:
         return 0
     if picture is None:

@@ -378,9 +378,10 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar="RUN",
         nargs="+",
         type=user_path,
-        help="plot the reward, rating and losses of runs to an image file; runs that differ only in their seed are "
-        "drawn as mean and spread",
+        help="plot the reward, rating and losses of runs to an image file, together with TensorBoard logs of "
+        "Stable-Baselines3 and CleanRL; runs that differ only in their seed become one curve with an interval",
     )
+    add("--x", choices=("steps", "time"), default=None, help="horizontal axis of --plot (default: steps)")
     add(
         "--plot-file",
         metavar="PNG",
@@ -394,7 +395,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         type=user_path,
         help="say why runs do not learn, with evidence and cure; probes the environment for seconds unless "
-        "--no-env-check is given. Also reads the TensorBoard folders of Stable-Baselines3",
+        "--no-env-check is given. Also reads TensorBoard folders of Stable-Baselines3 and CleanRL",
     )
     add(
         "--format",

@@ -11,36 +11,24 @@ from statistics import fmean, pstdev
 from headrace.config import ConfigError, RunConfig
 from headrace.config.paths import name_of_file
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.diagnosis.evidence import EPISODE_LENGTH, RETURN, Evidence, Finding
+from headrace.pipeline.diagnosis.evidence import RETURN, Evidence, Finding
 from headrace.pipeline.diagnosis.live import load_rules
-from headrace.pipeline.diagnosis.rules import ENTROPY, KL, SUCCESS, diagnose, planned_gradient_steps
+from headrace.pipeline.diagnosis.rules import diagnose, planned_gradient_steps
 from headrace.pipeline.main.run_shape import ProbeError, probe
 from headrace.pipeline.reporting.history import History, Point, read_events
+from headrace.pipeline.reporting.other_logs import OTHER, read_other_logs
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.run_folder.resuming import kept_configuration
 
 PROBE_S = 60.0
 SEVERITIES = ("error", "warning", "hint")
-NAMES_OF_SB3 = {
-    "rollout/ep_rew_mean": (RETURN, 1.0),
-    "rollout/ep_len_mean": (EPISODE_LENGTH, 1.0),
-    "rollout/success_rate": (SUCCESS, 1.0),
-    "eval/mean_reward": ("Evaluation/Cumulative Reward", 1.0),
-    "train/approx_kl": (KL, 1.0),
-    "train/clip_fraction": ("Policy/Clip Fraction", 1.0),
-    "train/entropy_loss": (ENTROPY, -1.0),
-    "train/explained_variance": ("Policy/Extrinsic Explained Variance", 1.0),
-    "train/value_loss": ("Losses/Value Loss", 1.0),
-    "train/learning_rate": ("Policy/Learning Rate", 1.0),
-}
-"""Statistics of Stable-Baselines3's logs: our name, and the factor on the value."""
 
 
 class Diagnosis:
     """The findings about one run.
 
     Args:
-        folder: `results/<run-id>`, or a folder with Stable-Baselines3's event files.
+        folder: `results/<run-id>`, or a folder with event files of Stable-Baselines3 or CleanRL.
         probes: whether to run the probes.
 
     Attributes:
@@ -68,8 +56,8 @@ class Diagnosis:
     def _evidence(self) -> Iterator[Evidence]:
         history, config = History(), self.config
         if config is None:
-            curves = _curves_of_sb3(self.folder)
-            self.looked_at.append(f"{len(curves)} statistics of Stable-Baselines3; settings and rows are unknown")
+            curves = _curves_of_others(self.folder)
+            self.looked_at.append(f"{len(curves)} statistics of another library; settings and rows are unknown")
             yield Evidence(self.folder.name, curves, ended=True)
             return
         read_events(self.folder, config.behaviors, history)
@@ -196,19 +184,16 @@ def _read_csv(path: Path) -> dict[str, list[Point]]:
     return curves
 
 
-def _curves_of_sb3(folder: Path) -> dict[str, list[Point]]:
-    """Return the statistics of Stable-Baselines3's event files, by our names."""
-    history = History()
-    for path in sorted({path.parent for path in folder.glob("**/events.out.tfevents.*")}):
-        read_events(path.parent, (), history)
+def _curves_of_others(folder: Path) -> dict[str, list[Point]]:
+    """Return the statistics of Stable-Baselines3's or CleanRL's event files, by our names."""
     curves: dict[str, list[Point]] = {}
-    for category in history.categories():
-        for name, points in history.curves(category).items():
-            if name in NAMES_OF_SB3:
-                ours, factor = NAMES_OF_SB3[name]
-                curves.setdefault(ours, []).extend((step, at, factor * value) for step, at, value in points)
+    for history in read_other_logs(folder).values():
+        for name, points in history.curves(OTHER).items():
+            curves.setdefault(name, []).extend(points)
     if not curves:
-        raise RunFolderError(f"{folder} has event files, but none with statistics of Headrace or Stable-Baselines3")
+        raise RunFolderError(
+            f"{folder} has event files, but none with statistics of Headrace, Stable-Baselines3 or CleanRL"
+        )
     return curves
 
 

@@ -22,7 +22,7 @@ from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.reporting.console import ELO, REWARD
-from headrace.pipeline.reporting.history import History, read_events
+from headrace.pipeline.reporting.history import History, event_files, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
 from headrace.pipeline.run_folder.folder import read_configuration
@@ -115,6 +115,7 @@ class RunInFolder:
 
     Args:
         folder: `results/<run-id>`.
+        name: the run's name on the page.
 
     Attributes:
         group: a number shared by runs that have the same configuration and differ only in their seeds.
@@ -122,8 +123,8 @@ class RunInFolder:
 
     live = False
 
-    def __init__(self, folder: Path) -> None:
-        self.name = folder.resolve().name
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
         self._folder = folder
         self._history = History()
         self._signature: object = None
@@ -140,16 +141,12 @@ class RunInFolder:
                 {
                     "name": name,
                     "trainer": block.get("trainer_type"),
-                    "done": False,
                     "step": max(curve["steps"][-1] for curve in curves.values()),
                     "max_steps": block.get("max_steps"),
                     "steps_per_s": newest.get("Pipeline/Steps per Second"),
                     "reward": newest.get(REWARD),
                     "elo": newest.get(ELO),
                     "lag": newest.get("Policy/Lag"),
-                    "policy_wait": None,
-                    "updates": None,
-                    "seconds_left": None,
                 }
             )
         rest: dict[str, Any] = {"hosts": [], "edges": [], "players": [], "bottleneck": cause and asdict(cause)}
@@ -181,8 +178,7 @@ class RunInFolder:
         return []
 
     def _read(self) -> History:
-        files = sorted(self._folder.glob("*/events.out.tfevents.*"))
-        signature = [(path, path.stat().st_size) for path in files]
+        signature = [(path, path.stat().st_size) for path in event_files(self._folder)]
         if signature != self._signature:
             self._history, self._signature = History(), signature
             read_events(self._folder, self._behaviors(), self._history)

@@ -281,7 +281,8 @@ class BehaviorProgress:
 
     name: str
     steps: int
-    max_steps: int
+    max_steps: int | None
+    """None if the behaviour has no end: it only plays, in inference or together with others that learn."""
     steps_per_s: float
     """Recent steps per second, not the average since the start."""
     mean_reward: float | None = None
@@ -296,11 +297,11 @@ class BehaviorProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `max_steps` at the current speed; None at speed 0."""
-        left = max(0, self.max_steps - self.steps)
+        """Seconds until `max_steps` at the current speed; None at speed 0 or without `max_steps`."""
+        left = math.inf if self.max_steps is None else max(0, self.max_steps - self.steps)
         if not left:
             return 0.0
-        return left / self.steps_per_s if self.steps_per_s > 0 else None
+        return left / self.steps_per_s if self.steps_per_s > 0 and left < math.inf else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +338,8 @@ class ProgressSnapshot:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until every behaviour reaches `max_steps`; None if unknown for any behaviour."""
-        left = [behavior.seconds_left for behavior in self.behaviors]
+        """Seconds until every behaviour with an end reaches `max_steps`; None if unknown for any of them."""
+        left = [behavior.seconds_left for behavior in self.behaviors if behavior.max_steps is not None]
         estimates = [seconds for seconds in left if seconds is not None]
         return max(estimates) if estimates and len(estimates) == len(left) else None
 
@@ -461,8 +462,8 @@ BEHAVIOR_COLUMNS = ("behavior", "steps", "", "reward", "± SD", "ELO", "length",
 def _behavior_cells(behavior: BehaviorProgress, paused: bool) -> tuple[str, ...]:
     return (
         behavior.name,
-        f"{behavior.steps:,} / {behavior.max_steps:,}",
-        f"{behavior.steps / max(1, behavior.max_steps):.0%}",
+        f"{behavior.steps:,}" + ("" if behavior.max_steps is None else f" / {behavior.max_steps:,}"),
+        "" if behavior.max_steps is None else f"{behavior.steps / max(1, behavior.max_steps):.0%}",
         _number(behavior.mean_reward, 3),
         _number(behavior.reward_std, 3),
         _number(behavior.elo, 1),

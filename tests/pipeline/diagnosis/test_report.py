@@ -151,7 +151,7 @@ def test_a_missing_run_is_refused_by_name(tmp_path, in_this_process):
 def test_event_files_of_something_else_are_refused(tmp_path, in_this_process):
     logs = logs_of_sb3(tmp_path, weather__rain=1.0)
     said = in_this_process(main, "--diagnose", str(logs), status=2)
-    assert f"{logs} has event files, but none with statistics of Headrace or Stable-Baselines3" in said
+    assert f"{logs} has event files, but none with statistics of Headrace, Stable-Baselines3 or CleanRL" in said
 
 
 def test_a_run_without_statistics_is_refused(sick, tmp_path, in_this_process):
@@ -163,4 +163,4 @@ def test_a_run_without_statistics_is_refused(sick, tmp_path, in_this_process):
 
 
 def test_a_format_without_a_diagnosis_is_refused(in_this_process):
-    assert "--format works only with --diagnose" in in_this_process(main, "--format", "json", status=2)
+    assert "--format only with --diagnose" in in_this_process(main, "--format", "json", status=2)
