@@ -224,11 +224,8 @@ def read_demo(path: Path) -> DemoSteps:
     pairs = iter(reader)
     first = next(pairs, None)
     if first is None:
-        raise StageError(
-            reader.damage
-            or f"{path}: it contains no steps, because the recording ended before the agent's first decision; record "
-            "the demonstration again"
-        )
+        none = f"{path}: it contains no steps, because the recording ended before the agent's first decision"
+        raise StageError(reader.damage or f"{none}; record the demonstration again")
     agent, first.agent_info.id = first.agent_info.id, 1
     try:
         decoder = BehaviorReader(reader.brain, first.agent_info, str(path))
@@ -294,12 +291,9 @@ def _warn_of_raw_images(spec: BehaviorSpec, path: Path) -> None:
     floats = (observed for observed in spec.observations if observed.kind == "image" and observed.dtype == "float32")
     if raw := [observed.name for observed in floats if not observed.channels_last]:
         log.warning(
-            "%s: holds uncompressed images (%s). Two versions of com.unity.ml-agents (%s) mix up the pixels of such "
-            "images, and a recording doesn't tell its version. If one of these recorded this file, record it again "
-            "with the sensor's Compression set to PNG",
-            path,
-            ", ".join(raw),
-            " and ".join(INTERLEAVED_PACKAGES),
+            "%s: holds uncompressed images (%s). If it was recorded with com.unity.ml-agents %s, the pixels are in the "
+            "wrong order, and the file has no sign of this: record it again with the sensor's Compression set to PNG",
+            *(path, ", ".join(raw), " or ".join(INTERLEAVED_PACKAGES)),
         )
 
 

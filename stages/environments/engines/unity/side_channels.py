@@ -40,14 +40,6 @@ _HEAD = struct.Struct("<16si")
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 """Id of the channel that packages use to gather analytics. Headrace ignores its messages."""
 STATS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
-_STATS_UNREAD = (
-    "%s sends statistics (StatsRecorder, side channel %s), which this script does not read. To read them, pass a "
-    "StatsSideChannel in side_channels"
-)
-_UNREAD = (
-    "%s sends messages on the side channel %s, for which no class is configured; Headrace drops them. If the channel "
-    "is your own, list its class under env_settings.side_channels or, in a script, pass an instance in side_channels"
-)
 
 
 class IncomingMessage:
@@ -263,7 +255,12 @@ class SideChannels:
                 self._deliver(channel, message)
             elif channel_id not in self._warned:
                 self._warned.add(channel_id)
-                log.warning(_STATS_UNREAD if channel_id == STATS else _UNREAD, self._worker, channel_id)
+                log.warning(
+                    "%s sends messages on the side channel %s, which nothing reads: Headrace drops them. To read them, "
+                    "list the channel's class under env_settings.side_channels (in a script, pass it in side_channels)",
+                    self._worker,
+                    "StatsSideChannel (of StatsRecorder)" if channel_id == STATS else channel_id,
+                )
 
     def _messages(self, data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
         at = 0

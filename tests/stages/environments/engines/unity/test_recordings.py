@@ -38,8 +38,9 @@ def test_each_agent_of_a_recording_gets_its_action(name, caplog):
     finally:
         env.close()
     assert env.recording.wrong() == []
-    assert ("sends statistics" in caplog.text) == (name in ("basic", "late", "two"))
-    assert ("for which no class is configured" in caplog.text) == (name == "two")
+    unread = [message for message in caplog.messages if "sends messages on the side channel" in message]
+    assert sum("StatsSideChannel" in message for message in unread) == (name in ("basic", "late", "two"))
+    assert len(unread) == {"basic": 1, "late": 1, "two": 2}.get(name, 0)
 
 
 @pytest.mark.parametrize("name", ["basic", "flick5", "late"])
@@ -105,7 +106,10 @@ def test_uncompressed_images_in_a_demonstration_are_warned_of(tmp_path, caplog):
     head = delimited(DemonstrationMetaProto(api_version=1)).ljust(META_ROOM, b"\0")
     (tmp_path / "raw.demo").write_bytes(b"".join([head, delimited(brain), *map(delimited, pairs)]))
     read_demo(tmp_path / "raw.demo")
-    assert "raw.demo: holds uncompressed images (raw). Two versions of com.unity.ml-agents" in caplog.text
+    assert (
+        "raw.demo: holds uncompressed images (raw). If it was recorded with com.unity.ml-agents 3.0.0-exp.1 or 3.0.0"
+        in caplog.text
+    )
 
 
 def test_a_recording_without_a_step_is_named_so():
