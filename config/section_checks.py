@@ -453,7 +453,7 @@ def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
 def _about_parameters_of_unity(config: Sections) -> Iterator[Finding]:
     for name in config.environment_parameters or () if config.environment_kind is ENVIRONMENT_KINDS[UNITY] else ():
         if not name.isascii():
-            message = f"'{name}' is not ASCII, and Unity would read '?' for every other character; rename it"
+            message = f"'{name}' is not ASCII, and Unity would read '?' for other characters; rename it"
             yield Finding(("environment_parameters", name), message)
 
 

@@ -243,23 +243,19 @@ def behaviors_of_agents(
         name, sign, team = policy.partition(_TEAM)
         if name == SHARED_POLICY and unnamed is not None and name not in listed:
             name = unnamed
-        grouped = False
-        fitting = [pattern for pattern in roles if fnmatchcase(policy, pattern)]
-        for pattern in fitting[:1]:
-            role = roles[pattern]
-            name = role.behavior or name
-            if role.team is not None:
-                number = counts.get(pattern, 0) if role.team == "each" else role.team
-                counts[pattern] = number + 1
-                sign, team = _TEAM, str(number)
-            grouped = role.group
+        fitting = ((pattern, role) for pattern, role in roles.items() if fnmatchcase(policy, pattern))
+        pattern, role = next(fitting, ("", RoleSettings()))
+        name = role.behavior or name
+        if role.team is not None:
+            number = counts.get(pattern, 0) if role.team == "each" else role.team
+            counts[pattern] = number + 1
+            sign, team = _TEAM, str(number)
         if "?" in name or (sign and not team.isdecimal()):
             raise GameRefused(
                 f"{owner}: the policy name {policy!r} contains '?', after which only 'team=' and a number can follow; "
                 "rename the policy, or give it a behaviour in environment.behaviors"
             )
-        group = 1 + int(team or 0) if grouped else 0
-        behaviors.append((f"{name}{sign}{team}", group))
+        behaviors.append((f"{name}{sign}{team}", 1 + int(team or 0) if role.group else 0))
     return behaviors
 
 

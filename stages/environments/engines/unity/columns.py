@@ -2,8 +2,7 @@
 
 Unity sends a message per agent; the readers make arrays of all agents. They also check the messages, and name the
 source of an error: worker, behaviour, agent, observation. Numbers come as floats, images as floats or as PNG files
-(`png`). Arrays have the shape that Unity states, even if an older package puts an image's channels last; the numbers
-follow the shape, even if the package does not write them so.
+(`png`). Arrays have the shape that Unity states, even if an older package puts an image's channels last.
 
 This module also converts a behaviour's action spec from Unity's announcement, and actions to messages for Unity.
 """
@@ -363,12 +362,7 @@ class FloatReader:
 
     Agents' protos usually differ only in the numbers. So each proto is serialised, which is fast in protobuf, and all
     protos are read together. Comparing two protos shows where the numbers are. Reading repeated fields takes three
-    times as long.
-
-    Args:
-        spec: the observation's spec.
-        first: the proto from which the spec was made.
-        interleaved: True if images arrive pixel by pixel, although the shape has the channels first.
+    times as long. If `interleaved`, images arrive pixel by pixel, although the shape has the channels first.
     """
 
     def __init__(self, spec: ObservationSpec, first: Any, interleaved: bool = False) -> None:
@@ -455,7 +449,7 @@ ObservationReader = FloatReader | ImageReader
 
 
 def observation_reader(spec: ObservationSpec, first: Any, interleaved: bool) -> ObservationReader:
-    """Return an observation's reader; the arguments are those of `FloatReader`."""
+    """Return an observation's reader, given the proto from which its spec was made."""
     return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first, interleaved)
 
 

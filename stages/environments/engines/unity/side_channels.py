@@ -143,10 +143,7 @@ class OutgoingMessage:
             ChannelMisused: if the text is not ASCII.
         """
         if not s.isascii():
-            raise ChannelMisused(
-                f"side channels: {s!r} is not ASCII, and Unity would read '?' for every other character; rename it, or "
-                "send its bytes in UTF-8 with set_raw_bytes"
-            )
+            raise ChannelMisused(f"side channels: {s!r} is not ASCII, and Unity would read '?' for other characters")
         self.write_int32(len(s))
         self.buffer += s.encode()
 

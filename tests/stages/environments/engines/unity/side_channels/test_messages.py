@@ -85,5 +85,5 @@ def test_raw_bytes_are_the_whole_message():
 
 
 def test_text_that_unity_can_not_read_is_refused():
-    with pytest.raises(ChannelMisused, match="'Schlüssel' is not ASCII, and Unity would read '\\?' for every other"):
+    with pytest.raises(ChannelMisused, match="'Schlüssel' is not ASCII, and Unity would read '\\?' for other"):
         OutgoingMessage().write_string("Schlüssel")
