@@ -274,6 +274,7 @@ def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
         ("engine_settings.no_graphics", not args.viz, ours or args.viz),
         ("default_settings.checkpoint_interval", frequency, frequency is not None),
         ("torch_settings.device", "cpu", args.num_gpus == 0),
+        ("environment.pictures", "refuse", args.onnx_export_path is not None),
     )
     return {key: value for key, value, counts in rows if counts}
 
