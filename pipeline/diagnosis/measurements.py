@@ -23,7 +23,7 @@ from headrace.stages.stage import Statistics
 log = logging.getLogger(__name__)
 WINDOW = 4096
 """Maximum number of rows that one measurement uses."""
-MEASUREMENTS = 10
+MEASUREMENTS = 5
 """Approximate number of measurements in a run, however long it is, so that they cost a fixed time."""
 MOST_COMPONENTS = 16
 """Number of components of each observation that are measured; larger observations are sampled evenly."""
@@ -31,6 +31,8 @@ LEAST_ROWS, LEAST_EPISODES = 256, 16
 """Below these numbers, a share or a regression says nothing and is left out."""
 LAGS, MOST_PAST = 4, 8
 """Number of earlier rows that the regressions with history use, and of these rows' components."""
+FEW_COMPONENTS, FEW_ROWS = 8, 2048
+"""Up to this number of components of observations and actions, regressions use this number of rows."""
 RIDGE = 1e-3
 """Weight of the regressions' penalty, relative to the number of rows."""
 PREFIX = "Data/"
@@ -127,6 +129,7 @@ class Window:
         first: [N] true in an episode's first row, where that is known.
         last: [N] true in the last row of an ended episode.
         before: [N] index of the agent's previous row in the same episode; -1 if the window has none.
+        continues: [N] true if the row before is the agent's previous row, also of its previous episode.
     """
 
     def __init__(self, batches: list[_Batch]) -> None:
@@ -171,6 +174,7 @@ class Window:
         self.last[ends[ended]] = True
         self.before = np.arange(n) - 1
         self.before[begins[~same | after_end]] = -1
+        self.continues = self.first | (self.before >= 0)
         self.episodes = np.cumsum(self.first)
         """Episode number of each row."""
         self.restarts = begins[after_end]
@@ -196,7 +200,7 @@ class Window:
         constant = bool((self.signatures == self.signatures[0]).all())
         yield "Constant Observations", 1.0 if constant else min(0.99, float(1 - varied.mean()))
         if varied.any():
-            different = len(np.unique(seen[:, varied], axis=1).T)
+            different = len({column.tobytes() for column in seen.T[varied]})
             yield "Duplicate Observations", float(1 - different / varied.sum())
             deviation, mean = deviation[varied], mean[varied]
             yield "Observation Scale", float(deviation.max())
@@ -253,70 +257,62 @@ class Window:
         n = len(self.rewards)
         if n < LEAST_ROWS:
             return
-        seen, acted = _features(self.observations), self.actions
-        both = np.concatenate([seen, _with_actions(self.observations, acted)], 1)
-        test = self._held_out()
+        test = np.arange(n) // max(1, n // 32) % 2 == 1  # every second block of consecutive rows
+        rows = np.arange(n)
+        if self.observations.shape[1] + self.actions.shape[1] <= FEW_COMPONENTS:
+            rows = np.sort(np.random.default_rng(0).permutation(n)[:FEW_ROWS])
         change = self.following - self.observations
         rounding = 4 * np.finfo(np.float32).eps * np.abs(self.observations).max(0)
         change[:, change.std(0) <= rounding] = 0.0  # a component that moves evenly
-        for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
-            plain, acting = _explained(seen, target, test), _explained(both, target, test)
-            yield from _known(f"{name} by Observation", plain)
-            yield from _known(f"{name} by Observation and Action", acting)
-        yield from self._history(both, change, test)
-        previous = np.arange(n) - 1  # the agent's previous row, also of its previous episode
-        follows = np.zeros(n, np.bool_)
-        follows[1:] = self.pieces[1:] == self.pieces[:-1]
-        follows |= self.first | (self.before >= 0)
-        follows[0] = False
-        if follows.sum() >= LEAST_ROWS:
-            late = _explained(both[previous[follows]], self.rewards[follows, None], test[follows])
-            yield from _known("Reward by Previous Step", late)
-        yield from self._ends(seen, acted)
-
-    def _history(self, both: Matrix, change: Matrix, test: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
-        """Yield what earlier rows of the same episode add: hidden state shows there, noise does not."""
-        past, parts = np.arange(len(self.rewards)), [both]
-        few = self.observations[:, :: -(-self.observations.shape[1] // MOST_PAST)]
-        has = np.ones(len(past), np.bool_)
-        for lag in range(1, LAGS + 1):
-            past = np.where(past >= 0, self.before[past], -1)
-            has &= (past >= 0) | (lag > 2)
-            before = np.where((past >= 0)[:, None], few[past], few)  # a difference: close rows would drown in the ridge
-            parts += [few - before, _with_actions(before, self.actions)[:, 2 * self.actions.shape[1] :]]
-        if has.sum() < LEAST_ROWS:
-            return
-        stacked = np.concatenate(parts, 1)[has]
-        for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
-            yield from _known(f"{name} with History", _explained(stacked, target[has], test[has]))
-            yield from _known(f"{name} without History", _explained(both[has], target[has], test[has]))
-
-    def _ends(self, seen: Matrix, acted: Matrix) -> Iterator[tuple[str, float]]:
-        """Yield what tells an episode's last reward and its end."""
-        starts = np.maximum.accumulate(np.where(self.first, np.arange(len(self.first)), -1))
+        reward = {"Reward": self.rewards[:, None]}
+        targets = {"Change": change, **reward}
+        seen, both = _features(self.observations[rows]), self._with_actions(rows, rows)
+        history, has = self._history(rows)
+        previous = rows[self.continues[rows]]
+        for how, features, of, explained in (
+            ("by Observation", seen, rows, targets),
+            ("by Observation and Action", both, rows, targets),
+            ("with History", np.concatenate([both, history], 1)[has], rows[has], targets),
+            ("without History", both[has], rows[has], targets),
+            ("by Previous Step", self._with_actions(previous - 1, previous - 1), previous, reward),
+        ):
+            if len(of) >= LEAST_ROWS:
+                yield from _explained(how, features, {name: target[of] for name, target in explained.items()}, test[of])
+        starts = np.maximum.accumulate(np.where(self.first, np.arange(n), -1))
         complete = np.flatnonzero(self.last & (starts >= 0))
         complete = complete[self.episodes[complete] == self.episodes[starts[complete]]]
         if len(complete) >= 4 * LEAST_EPISODES:
-            test = np.arange(len(complete)) % 2 == 1
-            begin = starts[complete]
-            target = self.rewards[complete, None]
-            early = np.concatenate([seen[begin], _with_actions(self.observations[begin], acted[complete])], 1)
-            late = np.concatenate([seen[complete], _with_actions(self.observations[complete], acted[complete])], 1)
-            yield from _known("Last Reward by First Observation", _explained(early, target, test))
-            yield from _known("Last Reward by Last Observation", _explained(late, target, test))
+            last = {"Last Reward": self.rewards[complete, None]}
+            for which, at in (("First", starts[complete]), ("Last", complete)):
+                features = self._with_actions(at, complete)
+                yield from _explained(f"by {which} Observation", features, last, np.arange(len(complete)) % 2 == 1)
         ended = self.last & self.terminated_rows
         if ended.sum() >= LEAST_EPISODES and (~self.last).sum() >= LEAST_EPISODES:
-            told = ended | ~self.last
-            test = self._held_out()[told]
-            score = _fitted(_features(self.following)[told], ended[told, None].astype(np.float64), test)[:, 0]
-            if 0 < ended[told][test].sum() < test.sum():
-                yield "End by Observation", _separation(score, ended[told][test], ~ended[told][test])
+            told = np.flatnonzero(ended | ~self.last)
+            ended, test = ended[told], test[told]
+            score = _fitted(_features(self.following[told]), ended[:, None].astype(np.float64), test)[:, 0]
+            if 0 < ended[test].sum() < test.sum():
+                yield "End by Observation", _separation(score, ended[test], ~ended[test])
 
-    def _held_out(self) -> NDArray[np.bool_]:
-        """Return the rows of every second block of consecutive rows, on which a regression is judged."""
-        block = np.arange(len(self.rewards)) // max(1, len(self.rewards) // 32)
-        held_out: NDArray[np.bool_] = block % 2 == 1
-        return held_out
+    def _with_actions(self, seen: NDArray[np.int64], acted: NDArray[np.int64]) -> Matrix:
+        """Return features of the observations of some rows, and of the actions of the same or other rows."""
+        observations = self.observations[seen]
+        return np.concatenate([_features(observations), _products(observations, self.actions[acted])], 1)
+
+    def _history(self, rows: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.bool_]]:
+        """Return features of earlier rows of the same episode, and which rows have enough of these.
+
+        Hidden state shows in what these features add, and noise does not.
+        """
+        few = self.observations[:, :: -(-self.observations.shape[1] // MOST_PAST)]
+        past, parts, has = rows, list[Matrix](), np.ones(len(rows), np.bool_)
+        for lag in range(1, LAGS + 1):
+            past = np.where(past >= 0, self.before[past], -1)
+            has &= (past >= 0) | (lag > 2)
+            before = np.where((past >= 0)[:, None], few[past], few[rows])
+            # A difference: close rows would drown in the ridge.
+            parts += [few[rows] - before, _products(before, self.actions[rows])[:, 2 * self.actions.shape[1] :]]
+        return np.concatenate(parts, 1), has
 
 
 def _components(column: Array) -> NDArray[np.float32]:
@@ -340,45 +336,44 @@ def _features(observations: Matrix) -> Matrix:
     return np.concatenate([observations, np.abs(observations), few[:, first] * few[:, second]], 1)
 
 
-def _with_actions(observations: Matrix, actions: Matrix) -> Matrix:
+def _products(observations: Matrix, actions: Matrix) -> Matrix:
+    """Return the actions, their squares, and their products with the observations."""
     products = (observations[:, :, None] * actions[:, None, :]).reshape(len(observations), -1)
     return np.concatenate([actions, np.square(actions), products], 1)
 
 
-def _explained(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> float | None:
-    """Return the share of the targets' variance that ridge regression explains in rows that it was not fitted to.
+def _explained(
+    how: str, features: Matrix, targets: dict[str, Matrix], test: NDArray[np.bool_]
+) -> Iterator[tuple[str, float]]:
+    """Yield the share of each target's variance that ridge regression explains in rows that it was not fitted to.
 
-    It is the mean over the target's varying components. None if no component varies, or if the result is far below 0,
-    as it is where a feature varies in the held-out rows alone: then the regression says nothing.
+    It is the mean over the target's varying components. A target is left out if no component varies, or if the share is
+    far below 0, as it is where a feature varies in the held-out rows alone: then the regression says nothing.
     """
-    held = targets[test]
-    spread = held.std(0)
-    keep = (spread > 1e-9 * (1 + np.abs(held).max(initial=0))) & (targets[~test].std(0) > 0)
-    if not keep.any() or len(held) < LEAST_EPISODES:
-        return None
-    predicted = _fitted(features, targets[:, keep], test)
-    errors = held[:, keep] - predicted
-    share = float(np.mean(1 - np.square(errors).mean(0) / np.square(spread[keep])))
-    return share if share > -0.5 else None
+    together = np.concatenate([*targets.values()], 1)
+    spread = together[test].std(0)
+    varied = (spread > 1e-9 * (1 + np.abs(together[test]).max(0, initial=0))) & (together[~test].std(0) > 0)
+    if not varied.any() or test.sum() < LEAST_EPISODES:
+        return
+    errors = together[test][:, varied] - _fitted(features, together[:, varied], test)
+    shares = np.full(len(varied), np.nan)
+    shares[varied] = 1 - np.square(errors).mean(0) / np.square(spread[varied])
+    ends = np.cumsum([target.shape[1] for target in targets.values()])
+    for name, own in zip(targets, np.split(shares, ends[:-1]), strict=True):
+        if np.isfinite(own).any() and (share := float(np.nanmean(own))) > -0.5:
+            yield f"{name} {how}", share
 
 
 def _fitted(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> Matrix:
     """Fit ridge regression to the other rows, and return its predictions for the held-out rows."""
-    train = ~test
-    mean, deviation = features[train].mean(0), features[train].std(0)
+    mean, deviation = features[~test].mean(0), features[~test].std(0)
     varied = deviation > 1e-9 * (1 + np.abs(mean))
-    scaled = np.clip((features[:, varied] - mean[varied]) / deviation[varied], -5, 5)
-    design, centre = scaled[train], targets[train].mean(0)
-    gram = design.T @ design
-    gram[np.diag_indices_from(gram)] += RIDGE * len(design)
-    weights = np.linalg.solve(gram, design.T @ (targets[train] - centre))
+    scaled = ((features[:, varied] - mean[varied]) / deviation[varied]).clip(-5, 5).astype(np.float32)
+    design, centre = scaled[~test], targets[~test].mean(0)
+    gram = design.T @ design + RIDGE * len(design) * np.eye(scaled.shape[1])
+    weights = np.linalg.solve(gram, design.T @ (targets[~test] - centre))
     predicted: Matrix = scaled[test] @ weights + centre
     return predicted
-
-
-def _known(name: str, share: float | None) -> Iterator[tuple[str, float]]:
-    if share is not None:
-        yield name, share
 
 
 def _separation(values: Matrix, positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> float:
