@@ -38,6 +38,8 @@ RIDGE = 1e-3
 PREFIX = "Data/"
 
 Matrix = NDArray[np.float64]
+Tables = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
+"""Columns by row, by trajectory (with what follows its last row) and by ended episode."""
 
 
 class RowMeasurements:
@@ -53,7 +55,7 @@ class RowMeasurements:
         self._spec, self._squashed = spec, squashed
         self._every = max(2 * LEAST_ROWS, every)
         self._window = min(WINDOW, self._every)
-        self._pieces: list[_Batch] = []
+        self._pieces: list[Tables] = []
         self._rows = 0
         """Rows in `_pieces`."""
         self._until = 0
@@ -65,7 +67,7 @@ class RowMeasurements:
             self._until -= batch.num_rows
         elif self._rows < self._window and batch.num_trajectories:
             with self._guarded():
-                self._pieces.append(_Batch(batch, self._spec, self._squashed))
+                self._pieces.append(tables(batch, self._spec, self._squashed))
                 self._rows += batch.num_rows
 
     def report(self, statistics: Statistics, behavior: str) -> None:
@@ -87,35 +89,6 @@ class RowMeasurements:
             self._until = 2**62
 
 
-class _Batch:
-    """The parts of a batch that measurements need, copied."""
-
-    def __init__(self, batch: TrajectoryBatch, spec: BehaviorSpec, squashed: bool) -> None:
-        rows, of = batch.rows, batch.trajectories
-        count = len(spec.observations)
-        self.observations = np.concatenate([_components(rows[f"obs_{i}"]) for i in range(count)], 1)
-        self.finals = np.concatenate([_components(of[f"next_obs_{i}"]) for i in range(count)], 1)
-        self.signatures = sum((_signature(rows[f"obs_{i}"]) for i in range(count)), np.zeros(batch.num_rows))
-        self.final_signatures = sum((_signature(of[f"next_obs_{i}"]) for i in range(count)), np.zeros(len(self.finals)))
-        n = batch.num_rows
-        drawn = rows.get("continuous_actions", np.zeros((n, 0), np.float32))
-        continuous = np.clip(environment_actions(spec.actions, drawn, squashed), -10.0, 10.0)
-        choices = np.array(spec.actions.discrete_branches, np.int32)
-        # A custom stage or trainer may let choices pass that do not exist.
-        discrete = np.clip(rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1)
-        self.actions = action_features(spec.actions, continuous, discrete)
-        self.continuous = continuous
-        masks = rows.get("action_masks")
-        self.masks = np.ones((n, 0), np.bool_) if masks is None else masks.copy()
-        self.rewards = batch.rewards.astype(np.float64)
-        self.lengths = batch.lengths.astype(np.int64)
-        self.agents = of["agent_ids"] + (np.int64(batch.source) << 40)
-        self.terminated, self.truncated = batch.terminated.copy(), batch.truncated.copy()
-        ended = batch.episodes
-        self.returns = ended["episode_returns"].astype(np.float64) if ended else np.zeros(0)
-        self.episode_lengths = ended["episode_lengths"].astype(np.float64) if ended else np.zeros(0)
-
-
 class Window:
     """The rows of one window, sorted by agent, with the row before and after each one.
 
@@ -132,56 +105,44 @@ class Window:
         continues: [N] true if the row before is the agent's previous row, also of its previous episode.
     """
 
-    def __init__(self, batches: list[_Batch]) -> None:
-        agents = np.concatenate([one.agents for one in batches])
-        lengths = np.concatenate([one.lengths for one in batches])
-        starts = np.cumsum(lengths) - lengths
-        order = np.argsort(agents, kind="stable")
-        index = np.repeat(starts[order] - (np.cumsum(lengths[order]) - lengths[order]), lengths[order])
-        index = index + np.arange(lengths.sum())
+    def __init__(self, batches: list[Tables]) -> None:
+        rows, pieces, ended = (
+            {name: np.concatenate([table[name] for table in axis]) for name in axis[0]}
+            for axis in zip(*batches, strict=True)
+        )
+        order, lengths = np.argsort(pieces["agents"], kind="stable"), pieces["lengths"]
+        starts, sizes = (np.cumsum(lengths) - lengths)[order], lengths[order]
+        ends = np.cumsum(sizes) - 1
+        begins, n = ends - sizes + 1, int(sizes.sum())
+        rows = {name: column[np.repeat(starts - begins, sizes) + np.arange(n)] for name, column in rows.items()}
+        pieces = {name: column[order] for name, column in pieces.items()}
 
-        def sorted_rows(name: str) -> Array:
-            column: Array = np.concatenate([getattr(one, name) for one in batches])[index]
-            return column
+        def marked(where: Array) -> NDArray[np.bool_]:
+            return np.isin(np.arange(n), where)
 
-        self.observations = sorted_rows("observations").astype(np.float64)
-        self.actions = sorted_rows("actions").astype(np.float64)
-        self.continuous, self.masks = sorted_rows("continuous"), sorted_rows("masks")
-        self.rewards = sorted_rows("rewards")
-        self.returns = np.concatenate([one.returns for one in batches])
-        self.episode_lengths = np.concatenate([one.episode_lengths for one in batches])
-        agents, lengths = agents[order], lengths[order]
-        self.terminated = np.concatenate([one.terminated for one in batches])[order]
-        ended = self.terminated | np.concatenate([one.truncated for one in batches])[order]
-        finals = np.concatenate([one.finals for one in batches])[order].astype(np.float64)
-        n, ends = len(self.rewards), np.cumsum(lengths) - 1
-        begins = ends - lengths + 1
-        self.following = np.empty_like(self.observations)
-        self.following[:-1] = self.observations[1:]
-        self.following[ends] = finals
-        self.signatures = sorted_rows("signatures")
-        self.following_signatures = np.empty(n)
-        self.following_signatures[:-1] = self.signatures[1:]
-        self.following_signatures[ends] = np.concatenate([one.final_signatures for one in batches])[order]
+        def after(name: str) -> Matrix:
+            following: Matrix = np.roll(rows[name], -1, 0)
+            following[ends] = pieces[name]
+            return following
+
+        self.observations, self.following, self.actions = rows["observations"], after("observations"), rows["actions"]
+        self.continuous, self.masks, self.rewards = rows["continuous"], rows["masks"], rows["rewards"]
+        self.signatures, self.following_signatures = rows["signatures"], after("signatures")
+        self.returns, self.episode_lengths = ended["returns"], ended["lengths"]
         self.same = self.following_signatures == self.signatures
-        same = np.zeros(len(agents), np.bool_)
-        same[1:] = agents[1:] == agents[:-1]
-        after_end = np.zeros(len(agents), np.bool_)
-        after_end[1:] = same[1:] & ended[:-1]
-        self.first = np.zeros(n, np.bool_)
-        self.first[begins[after_end]] = True
-        self.last = np.zeros(n, np.bool_)
-        self.last[ends[ended]] = True
+        over, agents = pieces["terminated"] | pieces["truncated"], pieces["agents"]
+        goes_on = np.r_[False, agents[1:] == agents[:-1]]
+        after_end = goes_on & np.r_[False, over[:-1]]
+        self.restarts = begins[after_end]
+        """First rows of episodes whose agent's previous episode ended in the window."""
+        self.first, self.last = marked(self.restarts), marked(ends[over])
+        self.terminated_rows = marked(ends[pieces["terminated"]])
         self.before = np.arange(n) - 1
-        self.before[begins[~same | after_end]] = -1
+        self.before[begins[~goes_on | after_end]] = -1
         self.continues = self.first | (self.before >= 0)
         self.episodes = np.cumsum(self.first)
         """Episode number of each row."""
-        self.restarts = begins[after_end]
-        """First rows of episodes whose agent's previous episode ended in the window."""
-        self.pieces = np.repeat(np.arange(len(agents)), lengths)
-        self.terminated_rows = np.zeros(n, np.bool_)
-        self.terminated_rows[ends[self.terminated]] = True
+        self.pieces = np.repeat(np.arange(len(agents)), sizes)
 
     def measure(self) -> Iterator[tuple[str, float]]:
         """Yield the name and the value of everything that the window tells."""
@@ -315,10 +276,44 @@ class Window:
         return np.concatenate(parts, 1), has
 
 
-def _components(column: Array) -> NDArray[np.float32]:
+def tables(batch: TrajectoryBatch, spec: BehaviorSpec, squashed: bool) -> Tables:
+    """Return copies of what measurements need of a batch's rows, trajectories and ended episodes."""
+    seen = [(batch.rows[f"obs_{i}"], batch.trajectories[f"next_obs_{i}"]) for i in range(len(spec.observations))]
+    (observations, finals), (signatures, final_signatures) = (
+        zip(*((of(column), of(final)) for column, final in seen), strict=True) for of in (_components, _signature)
+    )
+    n = batch.num_rows
+    drawn = batch.rows.get("continuous_actions", np.zeros((n, 0), np.float32))
+    continuous = np.clip(environment_actions(spec.actions, drawn, squashed), -10.0, 10.0)
+    choices = np.array(spec.actions.discrete_branches, np.int32)
+    # A custom stage or trainer may let choices pass that do not exist.
+    discrete = np.clip(batch.rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1)
+    rows = {
+        "observations": np.concatenate(observations, 1),
+        "signatures": np.sum(signatures, 0),
+        "actions": action_features(spec.actions, continuous, discrete).astype(np.float64),
+        "continuous": continuous,
+        "masks": batch.rows.get("action_masks", np.ones((n, 0), np.bool_)).copy(),
+        "rewards": batch.rewards.astype(np.float64),
+    }
+    pieces = {
+        "observations": np.concatenate(finals, 1),
+        "signatures": np.sum(final_signatures, 0),
+        "lengths": batch.lengths.astype(np.int64),
+        "agents": batch.trajectories["agent_ids"] + (np.int64(batch.source) << 40),
+        "terminated": batch.terminated.copy(),
+        "truncated": batch.truncated.copy(),
+    }
+    ended = {
+        name: batch.episodes.get(f"episode_{name}", np.zeros(0)).astype(np.float64) for name in ("returns", "lengths")
+    }
+    return rows, pieces, ended
+
+
+def _components(column: Array) -> Matrix:
     """Return evenly spaced components [n, at most `MOST_COMPONENTS`] of an observation column."""
     flat = column.reshape(len(column), -1)
-    return flat[:, :: -(-flat.shape[1] // MOST_COMPONENTS)].astype(np.float32)
+    return flat[:, :: -(-flat.shape[1] // MOST_COMPONENTS)].astype(np.float64)
 
 
 def _signature(column: Array) -> Matrix:
