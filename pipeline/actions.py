@@ -82,10 +82,11 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
     from headrace.pipeline.command.description import describe
     from headrace.pipeline.main.preflight import all_names, missing_parts
 
-    mistakes = all_names(config)
+    mistakes, plays = all_names(config), False
     if tried:
-        from headrace.pipeline.trial import try_run
+        from headrace.pipeline.trial import try_run, untried_environment
 
+        plays = config.replay is None and not untried_environment(config)
         mistakes = list(dict.fromkeys([*missing_parts(config), *mistakes]))
         if not mistakes:
             mistakes, warnings = try_run(config)
@@ -95,12 +96,13 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
     if mistakes:
         return 2
     print(describe(config))
-    if tried and not config.checkpoint_settings.inference:
+    if not config.checkpoint_settings.inference:
         from headrace.pipeline.diagnosis.report import before_run
 
-        findings, lines = before_run(config)
+        findings, lines = before_run(config, plays)
         _warn([str(finding) for finding in findings])
-        print("\n".join(lines))
+        for line in lines:
+            print(line)
     return 0
 
 
