@@ -29,6 +29,7 @@ import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.paths import file_name
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
@@ -179,6 +180,8 @@ def is_export(path: Path) -> bool:
     ML-Agents' `.pt` files have the same names but different content.
     """
     try:
+        if not path.is_file():
+            return True
         with zipfile.ZipFile(path) as archive:
             _check_size(path, archive)
             names = [name for name in archive.namelist() if name.endswith("data.pkl")]
@@ -463,7 +466,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     source, target = Path(last.file_path), run_folder / f"{behavior_folder(run_folder, behavior).name}{SUFFIX}"
     if source.suffix != SUFFIX:
         return last
-    write_atomic(target, source.read_bytes(), files=files)
+    write_atomic(target, answered(source, source.read_bytes), files=files)
     log.info("Copied %s to %s.", shown(source), shown(target))
     return replace(last, file_path=str(target))
 

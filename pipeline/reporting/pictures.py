@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.reporting.console import ELO, GROUP_REWARD, HELD_OUT, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
@@ -132,7 +133,7 @@ def write_run_picture(folder: Path) -> None:
     try:
         if find_spec("matplotlib") is None:
             return
-        run = read_run(folder)
+        run = answered(folder, read_run, folder)
         longest = max((len(curve["steps"]) for _, curves in _behaviors(run) for curve in curves.values()), default=0)
         picture = draw_runs([run]) if longest >= FEWEST_POINTS else None
         if picture is not None:
