@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 import yaml
@@ -125,4 +126,8 @@ def test_a_file_that_never_answers_costs_the_last_checkpoint_but_holds_the_end_o
     ):
         run_here(plain, tmp_path, "run", RunOptions(on_summary=hang))
     assert "events.out.tfevents.* can't be written: the disk has not answered for 1 s" in caplog.text
-    os.close(os.open(pipes[0], os.O_RDONLY | os.O_NONBLOCK))  # the call that hangs returns
+    for pipe in pipes:
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # the call that hangs returns
+    for thread in threading.enumerate():
+        if thread.name == "file call":
+            thread.join()
