@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from headrace.pipeline.common.output import complain
@@ -79,23 +80,19 @@ SLOW_S = 0.5
 """Seconds without an answer after which a call counts as slow, and between checks of a slow call."""
 
 
+@dataclass
 class Disks:
-    """How long this process waits for its disks.
+    """How long this process waits for its disks."""
 
-    Attributes:
-        limit_s: seconds without an answer after which a file call fails: in main, half of
-            `pipeline.supervision.grace_s`. Other processes have no limit, because main supervises them.
-        slow: the slow calls that have not returned yet. The value is the file's name for a call that has failed; until
-            that call returns, further calls fail at once. The value is empty for a call that is still awaited.
-    """
-
-    def __init__(self) -> None:
-        self.limit_s = math.inf
-        self.slow: dict[Future[Any], str] = {}
+    limit_s: float = math.inf
+    """Seconds without an answer after which a file call fails: in main, half of `pipeline.supervision.grace_s`. Other
+    processes have no limit, because main supervises them."""
+    slow: dict[Future[Any], str] = field(default_factory=dict)
+    """The slow calls that have not returned yet, with the file's name if the call has failed, and otherwise empty."""
 
     @property
     def unanswered(self) -> str:
-        """Name of a file whose call has failed and still hangs; empty if there is none."""
+        """Name of a file whose call has failed and still hangs; other calls then fail at once. Empty if none does."""
         return next(filter(None, [*self.slow.values()]), "")
 
 
