@@ -23,7 +23,7 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.config.learning_defaults import describe_learning_defaults
-from headrace.pipeline.common.daemon_threads import in_thread
+from headrace.pipeline.common.daemon_threads import DISKS, in_thread
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.global_state_guard import global_state_guard, put_back
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
@@ -264,6 +264,7 @@ async def _run(
             stack.enter_context(logged_to(folder.path, settings.resume, warnings))
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
+        DISKS.limit_s = config.pipeline.supervision.grace_s / 2
         if options.console:
             log.info("%s", version_information())
         for line in filter(None, (chosen, describe_learning_defaults(config))):

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from headrace.config.pipeline import MainSilence
 from headrace.pipeline.command.parser import program
+from headrace.pipeline.common.daemon_threads import DISKS
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.output import complain, own_stream
 from headrace.pipeline.common.signals import requests_received
@@ -111,15 +112,19 @@ class StopSignals:
                     self._watch.describe(),
                 )
             return
+        if held and DISKS.slow:
+            end_process("ended immediately, while a disk did not answer", status)
         if held:
-            log.warning("Interrupting %s", self._watch.describe())
-            self._watch.interrupt(KeyboardInterrupt())
+            blocking = self._watch.describe()
+            self._watch.interrupt(KeyboardInterrupt())  # first, because the log file's disk may not answer
+            log.warning("Interrupting %s", blocking)
         if not self.over.wait(AT_ONCE_S):
             end_process("ended immediately; everything since the last checkpoint is lost", status)
 
 
 def end_process(words: str, status: int) -> NoReturn:
     """End this process without waiting for its other threads, which may never finish. The run's hosts end with it."""
+    DISKS.limit_s = 0.0
     clean_up()
     with suppress(OSError, ValueError):
         complain(f"[ERROR] {program()}: {words}")

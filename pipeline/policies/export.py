@@ -27,6 +27,7 @@ import numpy as np
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.paths import file_name
 from headrace.config.plain_data import parse_json
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.tensor_file import UNREADABLE, check_undamaged, mentions, read_tensors
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
@@ -175,7 +176,7 @@ def is_export(path: Path) -> bool:
 
     ML-Agents' `.pt` files have the same names but different content.
     """
-    return mentions(path, b"network_settings")
+    return not path.is_file() or mentions(path, b"network_settings")
 
 
 def read_export(path: Path, folder: Path | None = None) -> Export:
@@ -351,7 +352,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     source, target = Path(last.file_path), run_folder / f"{behavior_folder(run_folder, behavior).name}{SUFFIX}"
     if source.suffix != SUFFIX:
         return last
-    write_atomic(target, source.read_bytes(), files=files)
+    write_atomic(target, answered(source, source.read_bytes), files=files)
     log.info("Copied %s to %s.", shown(source), shown(target))
     return replace(last, file_path=str(target))
 

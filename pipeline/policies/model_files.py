@@ -142,6 +142,8 @@ def read_model(
         RunError: if the file can't be read, or the policy does not fit the environment.
     """
     path = file.path
+    if path.exists() and not path.is_file():  # opening a named pipe could block forever
+        raise RunError(f"{path} is not a regular file")
     try:
         if is_member(path):
             return _read_member(path, spec, network_folder, version)
@@ -226,9 +228,10 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
     folder = behavior_folder(run_folder, behavior)
     newest, last = folder / NEWEST, run_folder / f"{folder.name}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
-    policies = [path for path in exports if is_export(path) or not (models or last.is_file())]
-    if policies and (not models or step_in_name(policies[-1]) >= step_in_name(models[-1])):
-        return policies[-1]
+    policies = (path for path in reversed(exports) if is_export(path) or not (models or last.is_file()))
+    policy = next(policies, None)  # older files need not be read
+    if policy is not None and (not models or step_in_name(policy) >= step_in_name(models[-1])):
+        return policy
     if models:
         return models[-1]
     if newest.is_file() and (is_export(newest) or not last.is_file()):

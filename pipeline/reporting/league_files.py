@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.plain_data import parse_json
-from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.atomic_files import REAL, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pi
     for behavior, report in reports.items():
         folder = behavior_folder(run_folder, behavior)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            REAL.make_folder(folder)
             write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
             if pictures:
                 _draw(report, folder)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, GROUP_REWARD, HELD_OUT, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.other_logs import OTHER, read_other_logs
@@ -155,7 +156,7 @@ def write_run_picture(folder: Path) -> None:
     try:
         if find_spec("matplotlib") is None:
             return
-        (run,) = read_runs([folder])
+        (run,) = answered(folder, read_runs, [folder])
         longest = max((len(curve["steps"]) for _, curves in _behaviors(run) for curve in curves.values()), default=0)
         picture = draw_runs([run]) if longest >= FEWEST_POINTS else None
         if picture is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
 from headrace.startup_context import shown
@@ -54,6 +55,11 @@ class HeldFolder:
 
     def lost(self) -> str:
         """Return why this process must not write here; empty if it may, or if the folder can't be examined."""
+        with suppress(OSError):
+            return answered(self.path, self._lost)
+        return ""
+
+    def _lost(self) -> str:
         with suppress(OSError):
             if self._incarnation and str(self._incarnation) in (self.path / LOST).read_text("ascii", "replace").split():
                 return f"{shown(self.path)} accepts nothing from this host, because main has lost it"

@@ -55,6 +55,20 @@ def test_a_newer_checkpoint_of_a_run_takes_the_place_of_the_one_before(tmp_path)
     assert (model.newest.step, model.newest.version) == (1000, 2)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+def test_a_newer_file_that_is_not_a_regular_file_is_refused_and_does_not_stop_later_ones(tmp_path, caplog):
+    write_model(tmp_path, step=500)
+    (model,) = load_models([str(tmp_path)])
+    pipe = model.newest.path.with_name("Ball-1000.pt")
+    os.mkfifo(pipe)
+    for _ in range(2):
+        model.refresh()
+    assert caplog.text.count(f"{pipe} is not a regular file") == 1
+    write_model(tmp_path, step=2000, seed=1)
+    model.refresh()
+    assert model.newest.step == 2000
+
+
 def test_a_file_that_is_replaced_is_read_again_and_a_chosen_step_stays(tmp_path):
     path = write_model(tmp_path, step=500)
     file, chosen = load_models([str(path), f"chosen={tmp_path}@500"])
