@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import socket
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -88,9 +87,6 @@ def has_token(header: str, token: str) -> bool:
     same = hmac.compare_digest(given, expected)
     return same and scheme.lower() == "bearer"
 
-
-if sys.platform != "win32":
-    pass
 
 _BODY = b'{"error": "all connections are in use; try again later"}'
 _REFUSAL = (
