@@ -41,7 +41,7 @@ def test_a_run_with_an_environment_object_needs_the_object_to_resume(tmp_path):
         load(first.folder).resume(steps=600)
     assert load(first.folder).resume(600, environment=make_pole).behaviors["CartPole"].step >= 1200
     lost = RunOptions(environment=lambda: 1 / 0)
-    with pytest.raises(RunFailed, match="passed to run\\(\\), raised ZeroDivisionError"):
+    with pytest.raises(RunFailed, match="passed to run\\(\\)\\) raised ZeroDivisionError"):
         first.resume(600, lost)
     assert first.resume(600, RunOptions()).behaviors["CartPole"].step >= 1800
 

@@ -34,6 +34,7 @@ VALUE = "document.querySelector('[data-statistic=\"Losses/Value Loss\"] b')?.tex
 
 def test_the_page_shows_and_controls_a_run(beside, browser):
     calm = {**INLINE, "pipeline__stages": [{"use": "calm_stages:Calm"}]}
+    calm["behaviors__Volley__hyperparameters__beta"] = 5e-3
     plain = volley(**calm, behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=250)
     page = beside(plain)
     page.until(lambda state: state["behaviors"] and state["behaviors"][0]["step"] > 1000, "some steps")

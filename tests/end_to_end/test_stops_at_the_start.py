@@ -1,6 +1,6 @@
 """A stop request ends the command in every phase before the first step, even if code of the user never returns there.
 
-Before the hosts start, and where such code blocks main, it ends at once, with status 130; else the run ends in order.
+Before the hosts start, and where such code blocks main, it ends at once, with 128 + the signal; else the run ends in order.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def phase(where, point, status, number=signal.SIGTERM, *, slow=False, **changes)
 
 PHASES = [
     phase("main", "import", 130, signal.SIGINT, environment__kind="added"),  # a plugin, as the YAML is read
-    phase("probe", "environment", 130, **MEASURED),
+    phase("probe", "environment", 143, **MEASURED),
     phase("probe", "step", 130, signal.SIGINT, slow=True, **MEASURED),
-    phase("main", "import", 130, **MEASURED, **ONLY_NAMED),  # in a thread
-    phase("main", "environment", 130, **INLINE),
+    phase("main", "import", 143, **MEASURED, **ONLY_NAMED),  # in a thread
+    phase("main", "environment", 143, **INLINE),
     phase("actor", "reset", 0, signal.SIGINT, **SOON),
     phase("learner", "import of the trainer", 0, slow=True, **TRAINER),
     phase("learner", "network", 0, **NETWORK, **SOON),

@@ -58,7 +58,8 @@ def test_a_model_of_version_2_plays_what_it_says(tmp_path, caplog):
         first, image, second = seen(agent, clock, SHAPES)
         inputs = {
             "vector_observation": np.array([[*first, *second]], np.float32),
-            "visual_observation_0": np.array(image, np.float32).reshape(1, 3, 6, 5),
+            # Version 3.0.0 of Unity's package writes an uncompressed image row by row, whatever its shape says.
+            "visual_observation_0": np.array(image, np.float32).reshape(6, 5, 3).transpose(2, 0, 1)[None],
             "action_masks": np.ones((1, 5), np.float32),
         }
         logs = run(path.read_bytes(), inputs)["discrete_actions"][0]
