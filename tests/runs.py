@@ -86,7 +86,7 @@ class Command:
         run_id: of the run.
         beside: files to lie beside the configuration.
         environment: further environment variables.
-        open_files: how many files each of its processes may have open; None: as many as the tests.
+        open_files: how many files each of its processes may have open at most; None: as many as the tests.
         terminal: whether it has a terminal of its own, whose window is the process `terminal`.
         python: by which it is started.
         patience_s: how long to wait for the command's next step before the test fails.
@@ -119,7 +119,7 @@ class Command:
         self._output = folder / f"{run_id}-{self._mark[:6]}.log"
         line = [python, str(COMMAND), str(config), "--run-id", run_id, "--results-dir", str(self.results)]
         if open_files is not None:
-            line = ["sh", "-c", f'ulimit -Sn {open_files}; exec "$@"', "sh", *line]
+            line = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *line]
         self.terminal: subprocess.Popen[bytes] | None = None
         with self._output.open("wb") as output:
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}

@@ -24,7 +24,7 @@ from typing import Any
 
 from headrace.paths import on_linux
 from headrace.pipeline.common.output import EveryRecord, complain
-from headrace.pipeline.common.process import follow_path_of_main
+from headrace.pipeline.common.process import allow_open_files, follow_path_of_main
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import ControlEnd, LogLine, SocketControl
 from headrace.pipeline.hosts.links import ProcessEdges
@@ -99,6 +99,7 @@ class StartChannel:
 
 def run_host_process(lifeline: HostLifeline) -> int:
     """Wait for the first start message and run its host; return the exit status."""
+    allow_open_files(1 << 16)  # each link takes some, and main had the system's usual limit when it started us
     try:
         channel = StartChannel()
         start_message = channel.receive()

@@ -75,9 +75,9 @@ def test_at_the_limit_of_descriptors_a_replacement_that_can_not_be_started_ends_
     command.assert_left_nothing()
 
 
-def test_at_the_limit_of_descriptors_a_run_that_can_not_begin_ends_by_name(start):
+def test_a_run_that_needs_more_descriptors_than_the_system_allows_is_refused(start):
     command = start(cartpole(**LONG, **UNLIMITED, env_settings__num_envs=2), open_files=40)
-    assert command.wait() == 1, command.output
-    assert "can't be started: the limit of 40 open files has been reached" in command.output
+    assert command.wait() == 2, command.output
+    assert "open files in main, but the system allows 40: raise the hard limit" in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()

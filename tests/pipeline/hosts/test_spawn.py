@@ -108,7 +108,7 @@ async def failure_of(child, start_message):
 
 @pytest.mark.lengthy
 def test_a_child_that_can_not_start_says_why():
-    half_a_plan = {"role": "actor"}
+    half_a_plan = {"role": "actor", "argv": []}
     start_message = {"links": {}, "path": sys.path, "plan": half_a_plan, "orders": 999, "reports": 0}
     failure = asyncio.run(failure_of(ChildProcess("actor-0"), start_message))
     assert failure.stage == "actor-0"
