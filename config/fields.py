@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -27,7 +28,9 @@ from pydantic_core import PydanticKnownError
 from headrace.config.errors import Finding, FindingsError
 from headrace.config.paths import checked_path
 
-_NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re.ASCII)
+NUMBER = r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?"
+"""Pattern of a decimal number in YAML or Python notation."""
+_NUMBER = re.compile(NUMBER)
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LARGEST = 10**15
@@ -165,19 +168,27 @@ def _reference(value: object) -> object:
     return value
 
 
-def one_of(words: Collection[str]) -> BeforeValidator:
-    """Return a validator that accepts only these words, such as the names in a table.
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """A check that accepts only certain words, such as the names in a table, also those that are added later."""
 
-    Words that are added to the collection later are accepted too.
-    """
+    words: Collection[str]
 
-    def check(value: object) -> object:
+    def __call__(self, value: object) -> object:
+        """Return the value.
+
+        Raises:
+            PydanticKnownError: if the value is another word.
+        """
         word = _text(value)
-        if isinstance(word, str) and word not in words:
-            raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
+        if isinstance(word, str) and word not in self.words:
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, self.words))})
         return value
 
-    return BeforeValidator(check)
+
+def one_of(words: Collection[str]) -> BeforeValidator:
+    """Return a validator that accepts only these words."""
+    return BeforeValidator(OneOf(words))
 
 
 def as_tuple(value: object) -> object:

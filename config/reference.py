@@ -44,6 +44,20 @@ How it is read:
   causes a warning with its file and line. A key that merely has no effect in a run, such as a key of ML-Agents that
   Headrace does not need, causes none.
 
+## In an editor
+
+An editor with the YAML language server (in VS Code: the extension *YAML*) completes keys, shows their meaning and
+underlines unknown keys, wrong types and wrong choices, if the file begins with this comment:
+
+    # yaml-language-server: $schema=headrace.schema.json
+
+`run-pipeline --schema > headrace.schema.json` writes that file; the examples refer to a copy in `config/`. The schema
+accepts whatever a run accepts, including ML-Agents' older keys, which it marks as deprecated. It can't see conflicts
+between keys or missing keys, which `--validate` reports, and it does not check a file with `plugins`, which may add
+kinds.
+
+## Keys
+
 The tables give each key's type, default and range. "required" means that there is no default; null means no
 value. A parameter of `environment_parameters` is a number, a sampler, or a map with a `curriculum`.
 """
