@@ -113,7 +113,7 @@ class _Writer:
         forms = self._forms(node)
         if issubclass(model, ChoosingSettings) and key in model.choosable:
             forms.append({"enum": [AUTO]})
-        return {**about, "anyOf": forms}
+        return {**about, **_any(forms)}
 
     def _environments(self) -> Iterator[Schema]:
         for name, kind in ENVIRONMENT_KINDS.items():
@@ -150,9 +150,9 @@ class _Writer:
         elif is_model(kind):
             yield self.reference(kind)
         elif get_origin(kind) is dict:
-            yield {"type": "object", "additionalProperties": {"anyOf": self._forms(get_args(kind)[1])}}
+            yield {"type": "object", "additionalProperties": _any(self._forms(get_args(kind)[1]))}
         elif get_origin(kind) is tuple:
-            yield {"type": "array", "items": {"anyOf": self._forms(get_args(kind)[0])}}
+            yield {"type": "array", "items": _any(self._forms(get_args(kind)[0]))}
         elif kind is str:
             yield {"type": ["string", "number"]}
         else:
@@ -185,6 +185,11 @@ def _kinds_in(form: Schema) -> list[str]:
     kinds = form.get("type", ["object"] if "$ref" in form else [])
     kinds = kinds if isinstance(kinds, list) else [kinds]
     return [*kinds, "number"] if "integer" in kinds else kinds
+
+
+def _any(forms: list[Schema]) -> Schema:
+    """Return a schema for any of the forms; for a single one, `allOf`, with which tools name the key inside."""
+    return {"allOf" if len(forms) == 1 else "anyOf": forms}
 
 
 def _having(keys: Any) -> list[Schema]:
