@@ -1,4 +1,4 @@
-"""The commands of docs/stopwatch.md, as they are pasted, but for the clone and the installation."""
+"""The commands of docs/quickstart.md, as they are pasted, but for the clone and the installation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "stopwatch.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 
 
 def pasted() -> list[str]:
