@@ -21,7 +21,16 @@ ADOPTED = {
     "pipeline/monitor/page/icon.svg": "icon.svg",
 }
 """Files elsewhere in the repository that the site includes: their paths, and their names in docs/."""
-BOOSTS = {"quickstart": 4, "install": 4, "api/": 0.2, "decisions/": 0.1, "changelog": 0.1, "contributing": 0.2, "code-map": 0.2}
+BOOSTS = {
+    "quickstart": 2,
+    "install": 4,
+    "api/": 0.2,
+    "decisions/": 0.1,
+    "changelog": 0.1,
+    "contributing": 0.2,
+    "code-map": 0.2,
+    "trainer-parts": 0.2,
+}
 """Factors on the rank of pages in the search, by the beginning of their names: guides come first."""
 SOURCES = {page: source for source, page in ADOPTED.items()}
 FENCED = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
