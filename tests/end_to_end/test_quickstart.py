@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 def pasted() -> list[str]:
     block = re.search(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     assert block is not None
-    return block.group(1).splitlines()
+    return block.group(1).replace("\\\n", "").splitlines()
 
 
 @pytest.mark.slow
