@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -168,27 +168,19 @@ def _reference(value: object) -> object:
     return value
 
 
-@dataclass(frozen=True, eq=False)
-class OneOf:
-    """A check that accepts only certain words, such as the names in a table, also those that are added later."""
-
-    words: Collection[str]
-
-    def __call__(self, value: object) -> object:
-        """Return the value.
-
-        Raises:
-            PydanticKnownError: if the value is another word.
-        """
-        word = _text(value)
-        if isinstance(word, str) and word not in self.words:
-            raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, self.words))})
-        return value
-
-
 def one_of(words: Collection[str]) -> BeforeValidator:
-    """Return a validator that accepts only these words."""
-    return BeforeValidator(OneOf(words))
+    """Return a validator that accepts only these words, such as the names in a table.
+
+    Words that are added to the collection later are accepted too.
+    """
+    return BeforeValidator(partial(_one_of, words))
+
+
+def _one_of(words: Collection[str], value: object) -> object:
+    word = _text(value)
+    if isinstance(word, str) and word not in words:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
+    return value
 
 
 def as_tuple(value: object) -> object:

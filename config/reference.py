@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -81,18 +80,14 @@ _TYPES = {bool: "true or false", int: "whole number", float: "number", str: "tex
 def reference() -> dict[str, str]:
     """Describe every key of the YAML: the pages' Markdown by file name."""
     pages = {"configuration.md": [_INTRODUCTION]}
-    pages |= {_file(name): [f"# {title}\n", _NOTE] for name, title in _PAGES.values() if title}
+    pages |= {_page_of(start): [f"# {title}\n", _NOTE] for start, (_, title) in _PAGES.items() if title}
     for path, lines in _sections("", RunConfig, {}):
         pages[_page_of(path) if path else "configuration.md"] += lines
     return {name: "\n".join(lines) for name, lines in pages.items()}
 
 
-def _file(name: str) -> str:
-    return f"configuration-{name}.md"
-
-
 def _page_of(path: str) -> str:
-    return next(_file(name) for start, (name, _) in _PAGES.items() if path.startswith(start))
+    return next(f"configuration-{name}.md" for start, (name, _) in _PAGES.items() if path.startswith(start))
 
 
 def _sections(
@@ -199,19 +194,9 @@ def _is_absent(field: FieldInfo) -> bool:
 
 
 def _range_of(field: FieldInfo) -> str:
-    bounds = []
-    for constraint in field.metadata:
-        if isinstance(constraint, annotated_types.Gt):
-            bounds.append(f"> {constraint.gt}")
-        elif isinstance(constraint, annotated_types.Ge):
-            bounds.append(f"≥ {constraint.ge}")
-        elif isinstance(constraint, annotated_types.Lt):
-            bounds.append(f"< {constraint.lt}")
-        elif isinstance(constraint, annotated_types.Le):
-            bounds.append(f"≤ {constraint.le}")
-        elif isinstance(constraint, annotated_types.MinLen):
-            bounds.append("not empty")
-    return ", ".join(bounds)
+    signs = {"gt": "> {}", "ge": "≥ {}", "lt": "< {}", "le": "≤ {}", "min_length": "not empty"}
+    found = ((sign, getattr(each, name, None)) for each in field.metadata for name, sign in signs.items())
+    return ", ".join(sign.format(bound) for sign, bound in found if bound is not None)
 
 
 if __name__ == "__main__":

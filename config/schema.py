@@ -138,7 +138,7 @@ class _Writer:
         return forms
 
     def _form(self, kind: Any, metadata: tuple[Any, ...], node: Any) -> Iterator[Schema]:
-        words = [word for each in metadata for word in getattr(getattr(each, "func", None), "words", ())]
+        words = [word for each in metadata for word in getattr(getattr(each, "func", None), "args", [()])[0]]
         bounds = {
             bound: getattr(each, name) for each in metadata for name, bound in _BOUNDS.items() if hasattr(each, name)
         }

@@ -149,7 +149,7 @@ class _ShapeChoice:
         before, share = self._kept_hosts("actors", "replicas"), self._kept_instances
         if isinstance(before, int) and share is not None and before * share == whole:
             if before > 1:
-                self.remarks.append(f"{before} actor{'s' if before > 1 else ''} with {share} environments each, as before")
+                self.remarks.append(f"{before} actors with {share} environments each, as before")
             return _shared(config, section, before)
         learners = max(1, sum(settings.learns for settings in config.behaviors.values()))
         free = self._cores - min(learners, max(1, self._cores // 2))
