@@ -58,7 +58,8 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.installed-dev ## write the pages that are generated from the code and from tests/zoo
-	$(BIN)/python -m headrace.config.reference > docs/configuration.md
+	$(BIN)/python -m headrace.config.reference docs
+	$(BIN)/run-pipeline --schema > config/schema.json
 	$(BIN)/python tests/zoo_page.py > docs/environments.md
 
 site: $(VENV)/.installed-dev ## build the site of the documentation into build/site; a dead link or anchor is an error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -27,7 +28,9 @@ from pydantic_core import PydanticKnownError
 from headrace.config.errors import Finding, FindingsError
 from headrace.config.paths import checked_path
 
-_NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re.ASCII)
+NUMBER = r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?"
+"""Pattern of a decimal number in YAML or Python notation."""
+_NUMBER = re.compile(NUMBER)
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LARGEST = 10**15
@@ -170,14 +173,14 @@ def one_of(words: Collection[str]) -> BeforeValidator:
 
     Words that are added to the collection later are accepted too.
     """
+    return BeforeValidator(partial(_one_of, words))
 
-    def check(value: object) -> object:
-        word = _text(value)
-        if isinstance(word, str) and word not in words:
-            raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
-        return value
 
-    return BeforeValidator(check)
+def _one_of(words: Collection[str], value: object) -> object:
+    word = _text(value)
+    if isinstance(word, str) and word not in words:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
+    return value
 
 
 def as_tuple(value: object) -> object:

@@ -13,8 +13,25 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-ADOPTED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "examples/README.md": "examples.md"}
-"""Pages elsewhere in the repository that the site includes: their paths, and their names in docs/."""
+ADOPTED = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "examples/README.md": "examples.md",
+    "config/schema.json": "schema.json",
+    "pipeline/monitor/page/icon.svg": "icon.svg",
+}
+"""Files elsewhere in the repository that the site includes: their paths, and their names in docs/."""
+BOOSTS = {
+    "quickstart": 2,
+    "install": 4,
+    "api/": 0.2,
+    "decisions/": 0.1,
+    "changelog": 0.1,
+    "contributing": 0.2,
+    "code-map": 0.2,
+    "trainer-parts": 0.2,
+}
+"""Factors on the rank of pages in the search, by the beginning of their names: guides come first."""
 SOURCES = {page: source for source, page in ADOPTED.items()}
 FENCED = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(\))")
@@ -49,6 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the page with links that lead from the page in the site to where those of the repository lead."""
     uri = page.file.src_uri
+    page.meta["search"] = {"boost": next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1)}
     source = SOURCES.get(uri, f"docs/{uri}")
 
     def link(match: re.Match[str]) -> str:

@@ -158,7 +158,7 @@ def test_a_wheel_holds_one_package_its_types_and_the_examples(wheel, checkout):
         f"{there}/{path.relative_to(checkout / here).as_posix()}"
         for here, there in below.items()
         for path in (checkout / here).rglob("*")
-        if path.suffix in SHIPPED or path.name == "py.typed"
+        if path.suffix in SHIPPED or path.name in ("py.typed", "schema.json")
     }
     assert {"headrace/py.typed", "headrace/config/examples/cartpole.yaml"} < wanted
     assert "headrace/pipeline/monitor/page/index.html" in wanted

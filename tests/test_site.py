@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -17,6 +19,19 @@ MODULES = ["headrace", *(f"headrace.{name}" for name in ("games", "godot", "test
 ASKED = re.compile(
     r"""<(?:script|img|iframe|source)[^>]*\bsrc=["']?(https?:[^"' >]*)|<link[^>]*stylesheet[^>]*(https?:[^"' >]*)"""
 )
+FOUND_FIRST = {
+    "install": "install/",
+    "quickstart": "quickstart/",
+    "save model": "checkpoints/",
+    "resume": "checkpoints/",
+    "evaluate": "evaluation/",
+    "frame stack": "algorithms/",
+    "multi gpu": "growing/",
+    "learning rate schedule": "tuning/",
+    "default hyperparameters": "defaults/",
+    "onnx": "onnx/",
+}
+"""The page that a search should find first, by what a user types."""
 ITEM = re.compile(r" *([-*]|\d+\.) ")
 
 
@@ -33,21 +48,39 @@ def built(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site without the reference, in a third of the time; `make site` builds all of it."""
+    folder = tmp_path_factory.mktemp("whole")
+    search = re.search(r"^  - search: .*$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert search is not None
+    done = built(folder, f"INHERIT: {ROOT / 'mkdocs.yml'}", f"docs_dir: {DOCS}", f"plugins:\n{search[0]}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
 @pytest.mark.lengthy
 @pytest.mark.timeout(300)
-def test_the_site_has_every_page_and_asks_no_other_host(tmp_path):
-    """Without the reference, in a third of the time; `make site` builds all of it."""
-    plain = (f"INHERIT: {ROOT / 'mkdocs.yml'}", f"docs_dir: {DOCS}", "plugins: [search]")
-    done = built(tmp_path, *plain)
-    assert done.returncode == 0, done.stdout + done.stderr
-    pages = {path.parent.relative_to(tmp_path / "site").as_posix(): path for path in tmp_path.rglob("index.html")}
+def test_the_site_has_every_page_and_asks_no_other_host(site):
+    pages = {path.parent.relative_to(site).as_posix(): path for path in site.rglob("index.html")}
     paths = [path.relative_to(DOCS) for path in DOCS.rglob("*.md")]
     wanted = {(path.parent if path.name == "README.md" else path.with_suffix("")).as_posix() for path in paths}
     assert wanted | {"changelog", "contributing", "examples"} <= set(pages)
     asked = {name: ASKED.findall(page.read_text(encoding="utf-8")) for name, page in pages.items()}
     assert not {name: hosts for name, hosts in asked.items() if hosts}
-    index = (tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8")
+    index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "headrace.load_policy" in index
+
+
+@pytest.mark.lengthy
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the search of the site")
+def test_searches_find_the_guide_first(site):
+    (worker,) = site.glob("assets/javascripts/workers/search.*.js")
+    command = ["node", str(Path(__file__).with_name("site_search.js")), str(worker), f"{site}/search/search_index.json"]
+    done = subprocess.run([*command, *FOUND_FIRST], capture_output=True, text=True, check=True)
+    found = dict(zip(FOUND_FIRST, json.loads(done.stdout), strict=True))
+    assert {query: pages[0] for query, pages in found.items()} == FOUND_FIRST
 
 
 @pytest.mark.lengthy

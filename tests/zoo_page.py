@@ -12,7 +12,7 @@ if __name__ == "__main__":
 from zoo_packages import Kept, Package, packages
 
 INTRODUCTION = """\
-# Environments of other people's packages
+# Tested environments from other packages
 
 <!-- Written by tests/zoo_page.py; change tests/zoo/packages instead. -->
 

@@ -13,6 +13,7 @@ from headrace.config import EACH, EnvSettings, Override, RunConfig
 from headrace.config.errors import suggest
 from headrace.config.paths import user_path
 from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.common.output import say
 from headrace.pipeline.common.process import version_of
 
 _OPTIONAL = ("environment", "default_settings")
@@ -278,6 +279,16 @@ class _Parser(argparse.ArgumentParser):
         super().error(f"{prefix}{label}{words}{''.join(dict.fromkeys(hints))}")
 
 
+class _PrintSchema(argparse.Action):
+    """Prints the schema and exits, as `--version` prints the version."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from headrace.config.schema import as_json
+
+        say(as_json())
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser for the command line.
 
@@ -329,6 +340,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         help="with --validate: check only the file itself, without a trial run and without looking for the files that "
         "it names",
     )
+    add("--schema", action=_PrintSchema, nargs=0, help="print the JSON Schema of the file, with which editors check it")
     add(
         "--convert",
         metavar="OLD",

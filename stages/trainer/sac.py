@@ -6,7 +6,7 @@ actions, Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings".
 averaged, as in ML-Agents. docs/differences.md lists the differences from ML-Agents.
 
 In an update, `replay.replay_memory` draws rows and converts them to network inputs, and `SACUpdate` takes a gradient
-step on the losses, with autograd. By default, `headrace.stages.trainer.fast` replaces the update by a
+step on the losses, with autograd. By default, `headrace.stages.trainer.fast` replaces the update with a
 subclass that computes the same numbers faster.
 
 Axis letters: B rows, S reward signals, C continuous actions, K discrete branches with A choices in total (A = 1 if

@@ -1,4 +1,4 @@
-"""The commands of docs/stopwatch.md, as they are pasted, but for the clone and the installation."""
+"""The commands of docs/quickstart.md, as they are pasted, but for the clone and the installation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "stopwatch.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
 
 
 def pasted() -> list[str]:
     block = re.search(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
     assert block is not None
-    return block.group(1).splitlines()
+    return block.group(1).replace("\\\n", "").splitlines()
 
 
 @pytest.mark.slow
