@@ -30,6 +30,7 @@ import numpy as np
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.process import lacks_torch
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import ExportEntry
@@ -240,8 +241,10 @@ def read_tensors(path: Path) -> Any:
 
     Raises:
         OSError: if the file can't be read.
-        ValueError: if torch can't read it safely.
+        ValueError: if torch can't read it safely, or is not installed.
     """
+    if lacking := lacks_torch(f"{path}: reading a .pt file"):
+        raise ValueError(f"{lacking}, or use the .onnx file of this policy")
     import torch
 
     file = io.BytesIO(path.read_bytes())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from serving_samples import MEMORY, write_model
@@ -106,3 +109,26 @@ def test_a_model_that_does_not_fit_its_clients_is_not_served(tmp_path, caplog, b
     model.refresh()
     assert model.newest.step == 500
     assert words in caplog.text
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.serving.served_models import load_models
+(model,) = load_models([sys.argv[1]])
+print(model.name)
+try:
+    load_models([sys.argv[2]])
+except CommandError as error:
+    print(error)
+"""
+
+
+def test_without_torch_an_onnx_file_is_served_and_the_error_for_a_pt_file_names_the_extra(tmp_path):
+    onnx = Path(__file__).parents[2] / "data" / "ml_agents" / "ppo_hybrid" / "Simple.onnx"
+    command = [sys.executable, "-c", WITHOUT_TORCH, onnx, write_model(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    served, refused = done.stdout.splitlines()
+    assert served == "Simple"
+    assert 'reading a .pt file needs PyTorch, which is not installed: run `pip install "headrace[train]"`' in refused
