@@ -32,6 +32,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 from aiohttp import hdrs, web
+from aiohttp.abc import AbstractAccessLogger
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 
@@ -178,6 +179,24 @@ _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
 """Silenced logger for aiohttp, because aiohttp logs every malformed request; `Site` itself logs handler errors."""
 
+
+class AccessLog(AbstractAccessLogger):
+    """Logs each answered request, without the URL's query, which may contain the token."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Log one request. Called by aiohttp."""
+        fields = {
+            "remote": request.remote,
+            "method": request.method,
+            "path": request.rel_url.raw_path,
+            "status": response.status,
+            "seconds": round(time, 4),
+        }
+        model = request.match_info.get("model") if isinstance(request, web.Request) else None
+        extra = {**fields, **({"behavior": model} if model else {})}
+        self.logger.info("%s", " ".join(map(str, fields.values())), extra=extra)
+
+
 _WIDE = (
     "Other machines can reach port %d. The traffic, including the token, is not encrypted: listening on 'localhost' "
     "and using an SSH tunnel is safer."
@@ -186,7 +205,7 @@ KEPT_S = 75.0
 """Seconds that an idle connection is kept open."""
 _BACKLOG = 128
 """Maximum number of new connections that wait, and that are accepted before requests are read again."""
-HEALTH = "/healthz"
+HEALTH, READY = "/healthz", "/readyz"
 TRIED_PORTS = 20
 """Number of ports to try, starting with the default one, if the endpoint has no port."""
 
@@ -209,6 +228,8 @@ class SiteOptions:
     """Maximum number of concurrent connections; one address may have at most half as many."""
     origins: Collection[str] = ()
     """Additional origins whose pages may call the site."""
+    access_log: bool = False
+    """True to log every request."""
     drops_abandoned: bool = False
     """True to cancel handlers whose caller has disconnected."""
 
@@ -307,7 +328,8 @@ class Site:
             self._connections,
             self._runner.server,
             loop=asyncio.get_running_loop(),
-            access_log=None,
+            access_log=log if self._options.access_log else None,
+            access_log_class=AccessLog,
             logger=_quiet,
             keepalive_timeout=KEPT_S,
             auto_decompress=False,  # a small compressed body could become a large one
