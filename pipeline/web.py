@@ -18,7 +18,6 @@ import logging
 import os
 import re
 import secrets
-import socket
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -339,12 +338,13 @@ class Site:
         """Return True if there is one Host header, and it names this server.
 
         Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a
-        loopback address and other machines may not call the server.
+        loopback address and other machines may not call the server. If they may, callers know the server by any name,
+        such as that of a Kubernetes service, and the token keeps other sites out.
         """
         try:
             (host,) = hosts
             name = urlsplit(f"//{host}").hostname or ""
-            if name == LOCALHOST or (self.wide and name == socket.gethostname().lower()):
+            if name == LOCALHOST or (self.wide and self._options.token):
                 return True
             return ip_address(name).is_loopback or self.wide
         except ValueError:  # no host or several, or neither a name of this server nor an address
