@@ -127,7 +127,7 @@ except CommandError as error:
 
 def test_without_torch_an_onnx_file_is_served_and_the_error_for_a_pt_file_names_the_extra(tmp_path):
     onnx = Path(__file__).parents[2] / "data" / "ml_agents" / "ppo_hybrid" / "Simple.onnx"
-    command = [sys.executable, "-c", WITHOUT_TORCH, onnx, write_model(tmp_path)]
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(onnx), str(write_model(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True)
     served, refused = done.stdout.splitlines()
     assert served == "Simple"
