@@ -355,10 +355,11 @@ class GodotSettings(EnvironmentSettings):
         description="Frames per second of game time; a build then runs as fast as the machine allows. null: in real "
         "time, with at most eight physics frames per rendered frame.",
     )
-    pictures: Literal["auto", "interleaved", "planar"] = Field(
+    pictures: Literal["auto", "interleaved", "planar", "refuse"] = Field(
         "auto",
         description="Order of the bytes in an image: pixel by pixel (`interleaved`, as the addon's cameras send them) "
-        "or channel by channel (`planar`); `auto`: interleaved if the game announces three or four channels.",
+        "or channel by channel (`planar`); `auto`: interleaved if the game announces three or four channels. `refuse`: "
+        "end the run if the game announces an image, because the addon runs no models with images.",
     )
     calls: dict[Text, Text] = Field(
         default_factory=dict,

@@ -115,7 +115,7 @@ def convert(
     modern = _modern(document, curriculum, sampler, lesson)
     warnings = _check(modern, (), complete=False, converts=True).warnings
     if modern.unchanged and not modern.document.tagged:
-        return ConvertedFile(Path(path).read_text(encoding="utf-8-sig"), warnings)
+        return ConvertedFile(document.text.replace("\r\n", "\n"), warnings)
     return ConvertedFile(f"{_CONVERTED}{as_yaml(modern.data, modern.notes.comments)}", warnings)
 
 

@@ -7,6 +7,7 @@ and letters of any language, stay unchanged.
 
 from __future__ import annotations
 
+import argparse
 import ntpath
 import os
 import re
@@ -14,6 +15,11 @@ import sys
 from urllib.parse import quote, unquote
 
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)
+
+
+class PathError(argparse.ArgumentTypeError, ValueError):
+    """A path names something that is not known."""
 
 
 def user_path(text: str, platform: str = sys.platform) -> str:
@@ -22,13 +28,27 @@ def user_path(text: str, platform: str = sys.platform) -> str:
     `~` and variables (`$HOME`, and on Windows `%USERPROFILE%`) are expanded. On Windows, `C:runs`, which is relative to
     the drive's current folder, becomes absolute. On other systems, a relative Windows path (`builds\ball`) has its
     backslashes converted to slashes, unless a file with this name exists.
+
+    Raises:
+        PathError: if a variable is not set, or `~` has no folder, and no file or folder has this name.
     """
     path = os.path.expandvars(os.path.expanduser(text))
+    for variable in _VARIABLE.finditer(text):
+        if variable[1].strip("{}") not in os.environ and not _exists_with(text, variable.end()):
+            raise PathError(f"'{text}': the variable {variable[0]} is not set; set it, or write the path without it")
+    if path.startswith("~") and not _exists_with(text, 0):
+        home = text.partition("/")[0]
+        raise PathError(f"'{text}': {home} is not a known home folder (is HOME set?); write the path without {home}")
     if platform == "win32":
         drive, rest = ntpath.splitdrive(path)
         return ntpath.abspath(path) if drive and rest and rest[0] not in "\\/" else path
     is_relative = "\\" in path and not is_of_windows(path)
     return path.replace("\\", "/") if is_relative and not os.path.exists(path) else path
+
+
+def _exists_with(text: str, at: int) -> bool:
+    """Return True if a path exists up to the end of the name at an index."""
+    return os.path.lexists(text[:at] + text[at:].partition("/")[0])
 
 
 def is_of_windows(path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Mapping
 from os import PathLike
@@ -44,6 +45,22 @@ def plain(value: object, path: KeyPath = ()) -> Any:
             f"{_GIVEN}"
         )
     raise _refused(path, f"contains {value!r}; expected {expected}")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse a file's JSON.
+
+    Raises:
+        ValueError: if it is not JSON, nests too deeply, or contains NaN or infinity, which Python would accept.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("its lists or maps nest too deeply") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it contains {name}, which is not a number")
 
 
 def _key(key: object, path: KeyPath) -> str:

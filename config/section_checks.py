@@ -45,6 +45,7 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_teachers(config),
         *_about_roles(config),
         *_about_names(config),
+        *_about_parameters_of_unity(config),
         *_about_lessons(config),
         *_about_nodes(config),
         *_about_ghosts(config),
@@ -448,6 +449,13 @@ def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
             "or let it imitate a 'teacher' of this run"
         )
         yield Finding(("behaviors", name), message)
+
+
+def _about_parameters_of_unity(config: Sections) -> Iterator[Finding]:
+    for name in config.environment_parameters or () if config.environment_kind is ENVIRONMENT_KINDS[UNITY] else ():
+        if not name.isascii():
+            message = f"'{name}' is not ASCII, and Unity would read '?' for other characters; rename it"
+            yield Finding(("environment_parameters", name), message)
 
 
 def _about_checkpoints(config: Sections) -> Iterator[Finding]:

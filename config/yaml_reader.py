@@ -129,6 +129,7 @@ class Document:
         """Name of the file, as the user specified it."""
         self.data = None if self._top is None else self._top.plain()
         """The content as plain data: dicts with text keys, lists, and scalars."""
+        self.text = ""
         self.mistakes = tuple(reader.mistakes)
         """Mistakes that do not prevent reading the rest, such as duplicate keys."""
         self.tagged = reader.tagged
@@ -161,14 +162,14 @@ class Document:
 
 
 def read_file(path: Path) -> Document:
-    """Read a YAML file.
+    """Read a YAML file; `-` is standard input. A pipe can be read only once.
 
     Raises:
         ConfigError: if the file can't be read, is not UTF-8, or is not YAML.
     """
     name = str(path)
     try:
-        with path.open("rb") as file:
+        with open(0 if name == "-" else path, "rb", closefd=name != "-") as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise ConfigError([Mistake(name, None, "", f"no such file ({path.absolute()})")]) from error
@@ -201,7 +202,7 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
         ConfigError: if the text is not YAML.
     """
     try:
-        return Document(name, yaml.compose(text, Loader=_Composer), at)
+        document = Document(name, yaml.compose(text, Loader=_Composer), at)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax(error, text, name)]) from error
     except yaml.reader.ReaderError as error:
@@ -210,6 +211,8 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
         raise ConfigError([Mistake(name, line, "", message)]) from error
     except _LimitError as error:
         raise ConfigError([Mistake(name, error.line, "", str(error))]) from error
+    document.text = text
+    return document
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:

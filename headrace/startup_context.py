@@ -74,7 +74,7 @@ def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
             message = f"[ERROR] Process {os.getpid()}, forked at {where}, raised:\n" + "".join(
                 traceback.format_exception(*arg)
             )
-        os.write(2, message.encode(errors="backslashreplace"))  # `sys.stderr` may be any object by now
+        os.write(2, shortened(message).encode(errors="backslashreplace"))  # `sys.stderr` may be any object by now
         sys.stdout.flush()
     os._exit(status)
 
@@ -146,6 +146,19 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return an absolute path; relative paths are resolved against the directory in which the run started."""
     return Path(startup_context().folder, path)
+
+
+_END = 4_000
+"""Number of characters that remain at each end of a long message."""
+
+
+def shortened(message: str) -> str:
+    """Return a message as it crosses a boundary: to another process, a log, the terminal, or a client of a server.
+
+    Of a long message, such as an error that prints its input, both ends and the number of other characters remain.
+    """
+    rest = len(message) - 2 * _END
+    return message if rest <= 0 else f"{message[:_END]} … ({rest:,} characters left out) … {message[-_END:]}"
 
 
 def shown(path: str | os.PathLike[str]) -> str:

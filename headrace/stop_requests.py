@@ -17,12 +17,16 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 if sys.platform == "win32":
-    REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
+    WARNINGS: tuple[signal.Signals, ...] = ()
+    REQUESTS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
 else:
-    REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that users, service managers, schedulers and terminals send to end a process."""
-AT_ONCE = 130
-"""Exit status of a process that was ended immediately."""
+    WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+    REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *WARNINGS)
+"""Signals that users, service managers, batch systems and terminals send to end a process. Batch systems send those in
+`WARNINGS` minutes before they kill a job; other code may use these signals for something else.
+"""
+BY_SIGNAL = 128
+"""A process that a signal ended immediately has this exit status plus the signal's number, as in a shell."""
 
 _cleanups: list[tuple[threading.Thread, Callable[[], object]]] = []
 _abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -30,10 +34,19 @@ _ending = False
 
 
 def taken_requests() -> tuple[signal.Signals, ...]:
-    """Return the signals in `REQUESTS` that this process handles: all except an ignored SIGHUP, as under `nohup`."""
-    return tuple(
-        request for request in REQUESTS if request.name != "SIGHUP" or signal.getsignal(request) != signal.SIG_IGN
-    )
+    """Return the signals in `REQUESTS` that this process handles: not SIGHUP under `nohup`, nor a script's own."""
+    always = (signal.SIGINT, signal.SIGTERM)
+    return tuple(request for request in REQUESTS if request in always or not _is_foreign(request))
+
+
+def _is_foreign(request: signal.Signals) -> bool:
+    """Return True if code other than Headrace handles or ignores a signal, perhaps in C, as `faulthandler` does."""
+    handler = signal.getsignal(request)
+    if handler != signal.SIG_DFL:
+        return not (getattr(handler, "__module__", None) or "").startswith("headrace.")
+    with suppress(OSError, ValueError, IndexError), open("/proc/self/status", "rb") as file:
+        return bool(int(file.read().partition(b"SigCgt:")[2].split()[0], 16) >> request - 1 & 1)
+    return False
 
 
 @contextmanager
@@ -87,7 +100,7 @@ def _end(number: int, _: object) -> None:
         clean_up()
         program = os.path.splitext(os.path.basename(sys.argv[0]))[0]
         _say(f"[ERROR] {program}: ended immediately, by {signal.Signals(number).name}")
-    os._exit(AT_ONCE)
+    os._exit(BY_SIGNAL + number)
 
 
 # Ending a process whose status is known.

@@ -45,12 +45,12 @@ def follow(arguments: Sequence[str] | None) -> int:
         request = read_request(args)
         if args.export_onnx is not None:
             return _export_onnx(args.export_onnx, request)
+        if (args.x and not args.plot) or (args.format and not args.diagnose):
+            raise CommandError("--x works only with --plot, and --format only with --diagnose")
         if args.plot:
-            return _plot(args.plot, args.results_dir or "results", args.plot_file)
+            return _plot(args.plot, args.results_dir or "results", args.plot_file, args.x)
         if args.diagnose:
             return _diagnose(args.diagnose, args.results_dir or "results", args.format == "json", not args.no_env_check)
-        if args.format is not None:
-            raise CommandError("--format works only with --diagnose")
         if args.tournament:
             return _tournament(args.tournament, request)
         if args.view:
@@ -83,10 +83,11 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
     from headrace.pipeline.command.description import describe
     from headrace.pipeline.main.preflight import all_names, missing_parts
 
-    mistakes = all_names(config)
+    mistakes, plays = all_names(config), False
     if tried:
-        from headrace.pipeline.trial import try_run
+        from headrace.pipeline.trial import try_run, untried_environment
 
+        plays = config.replay is None and not untried_environment(config)
         mistakes = list(dict.fromkeys([*missing_parts(config), *mistakes]))
         if not mistakes:
             mistakes, warnings = try_run(config)
@@ -96,12 +97,13 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
     if mistakes:
         return 2
     print(describe(config))
-    if tried and not config.checkpoint_settings.inference:
+    if not config.checkpoint_settings.inference:
         from headrace.pipeline.diagnosis.report import before_run
 
-        findings, lines = before_run(config)
+        findings, lines = before_run(config, plays)
         _warn([str(finding) for finding in findings])
-        print("\n".join(lines))
+        for line in lines:
+            print(line)
     return 0
 
 
@@ -158,12 +160,12 @@ def _diagnose(names: Sequence[str], results: str, as_json: bool, probes: bool) -
     return 0
 
 
-def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
+def _plot(names: Sequence[str], results: str, target: Path | None, over: str | None) -> int:
     if find_spec("matplotlib") is None:
         return _refuse('--plot needs the package matplotlib: `pip install "headrace[plot]"`')
     from headrace.pipeline.prediction.nash_conv import nash_convs
     from headrace.pipeline.reporting.league_files import draw_leagues
-    from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
+    from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_runs
     from headrace.pipeline.run_folder.folder import find_run
 
     folders = [find_run(name, results, "--plot") for name in names]
@@ -173,7 +175,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
         return _refuse(f"--plot: {error}")
     for chart in leagues:
         print(shown(chart))
-    picture = draw_runs([read_run(folder) for folder in folders])
+    picture = draw_runs(read_runs(folders), "times" if over == "time" else "steps")
     if picture is None and leagues:
         return 0
     if picture is None:
@@ -305,8 +307,10 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
         lines.fields["run_id"] = config.checkpoint_settings.run_id
     configure_logging(config.debug, details=details)
     try:
+        from headrace.stages.user_calls import run_alone
+
         import_early(["headrace.pipeline.run", *imported_in_main(config)])
-        return asyncio.run(_run_with_signals(config, until))
+        return run_alone(_run_with_signals(config, until))
     except (RunError, RunFolderError, CheckpointError, ConfigError) as error:
         return _refuse(error)
     except RunFailed as error:

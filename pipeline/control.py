@@ -22,6 +22,7 @@ from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import Assignment, Matches
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.trainer.report import TrainerReport
+from headrace.startup_context import shortened
 
 # Up: from a host to main. --------------------------------------------------------------------------------------------
 
@@ -411,8 +412,9 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def encode(message: ControlMessage) -> bytes:
-    """Return a message as msgpack."""
-    values = [getattr(message, item.name) for item in fields(message)]
+    """Return a message as msgpack, with its texts shortened."""
+    plain = [getattr(message, item.name) for item in fields(message)]
+    values = [shortened(value) if isinstance(value, str) else value for value in plain]
     return pack([type(message).__name__, *values])  # type: ignore[no-any-return]
 
 

@@ -67,7 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--trainer", choices=TRAINERS, default="sb3", help="settings to use: sb3's (default), sf's, or an rllib file's")
     add("--env_path", **_PATH, help="the exported game; without it, the run waits for the editor")
-    add("--config_file", metavar="FILE", type=user_path, help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
+    add(
+        "--config_file",
+        metavar="FILE",
+        type=user_path,
+        help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)",
+    )
     add("--experiment_dir", metavar="DIR", type=user_path, help="folder for all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
     add("--seed", type=int, default=0, help="seed of the experiment (0)")
@@ -269,6 +274,7 @@ def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
         ("engine_settings.no_graphics", not args.viz, ours or args.viz),
         ("default_settings.checkpoint_interval", frequency, frequency is not None),
         ("torch_settings.device", "cpu", args.num_gpus == 0),
+        ("environment.pictures", "refuse", args.onnx_export_path is not None),
     )
     return {key: value for key, value, counts in rows if counts}
 

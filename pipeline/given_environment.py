@@ -32,6 +32,7 @@ from headrace.stages.environments.pettingzoo.instances import api_of
 from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import StageError, type_of
 from headrace.stages.loading import load_attribute
+from headrace.stages.user_calls import calls_user
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +148,7 @@ def _importable(maker: Any) -> str | None:
         return None
 
 
+@calls_user
 def _made_once(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """Make an environment, close it, and return it so its kind can be determined."""
     what = f"{_WHO}: {_name_of(make)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -22,7 +23,7 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.config.learning_defaults import describe_learning_defaults
-from headrace.pipeline.common.daemon_threads import in_thread
+from headrace.pipeline.common.daemon_threads import DISKS, in_thread
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.global_state_guard import global_state_guard, put_back
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
@@ -57,7 +58,8 @@ from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, Summary
 from headrace.pipeline.run_handle import RunOptions as RunOptions
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
-from headrace.startup_context import absolute, kept_startup_context, shown
+from headrace.stages.user_calls import in_a_loop, run_alone
+from headrace.startup_context import absolute, kept_startup_context, shortened, shown
 from headrace.stop_requests import cleaned_up_by
 
 log = logging.getLogger(__name__)
@@ -190,17 +192,13 @@ def run(
         RunFailed: if something in the run failed; everything that could be saved was saved.
     """
     parts = {name: value for name, value in locals().items() if value is not UNCHANGED}
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass  # so this error does not become the context of the run's error
-    else:
+    if in_a_loop():
         raise RunError(
             "run() can't be called while an event loop is running. In a notebook write `await run_async(…)`; in a "
             "file that a run imports, for example to make its environment, put the call under `if __name__ == "
             "'__main__':`"
         )
-    return asyncio.run(run_async(**parts))
+    return run_alone(run_async(**parts))
 
 
 async def run_async(
@@ -252,7 +250,7 @@ async def _shaped(config: RunConfig, stop: asyncio.Event) -> tuple[RunConfig, st
         return await in_thread("shape of the run", choose_shape, config, hurry=stop)
     except Exception as error:
         text = f"choosing the numbers of actors and environments: {describe_error(error)}"
-        raise RunFailed(text, detail="".join(traceback.format_exception(error))) from error
+        raise RunFailed(text, detail=shortened("".join(traceback.format_exception(error)))) from error
 
 
 async def _run(
@@ -266,6 +264,7 @@ async def _run(
             stack.enter_context(logged_to(folder.path, settings.resume, warnings))
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
+        DISKS.limit_s = config.pipeline.supervision.grace_s / 2
         if options.console:
             log.info("%s", version_information())
         for line in filter(None, (chosen, describe_learning_defaults(config))):
@@ -454,7 +453,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"
         text += f"\nResume from the last checkpoint with: {run} --resume"
-    raise RunFailed(text, failure.stage, failure.traceback, reason)
+    raise RunFailed(text, failure.stage, failure.traceback, reason) from coordinator.shutdown.cause
 
 
 def load(
@@ -476,8 +475,17 @@ def load(
         ConfigError: if the run's configuration was written by a different version or has mistakes.
     """
     folder = absolute(path)
-    if not folder.is_dir():
-        folder = unpack(path, results_dir, run_id)
+    if folder.is_dir():
+        return _load_folder(folder)
+    folder = unpack(path, results_dir, run_id)
+    try:
+        return _load_folder(folder)
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _load_folder(folder: Path) -> RunResult:
     config = kept_configuration(folder)
     try:
         checkpoint = newest_checkpoint(folder / "checkpoints")

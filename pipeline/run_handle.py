@@ -15,6 +15,7 @@ from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 from headrace.stages.errors import is_failure
+from headrace.stages.user_calls import notify_user
 
 Notified = TypeVar("Notified")
 
@@ -132,12 +133,13 @@ def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordina
         if broken:
             return
         try:
-            call(value)
+            notify_user(call, value)
         except BaseException as error:
             if not is_failure(error):
                 raise
             broken = True
             failed = describe_failure(name, error)
+            coordinator.shutdown.cause = coordinator.shutdown.cause or error
             coordinator.shutdown.fail(replace(failed, message=f"{name}: {failed.message}"))
 
     return called

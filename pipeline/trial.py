@@ -67,7 +67,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
             check_window(config.environment.options)
         if config.environment_kind.preflight is not None and acts(config):
             load_entry(config.environment_kind.preflight)(config)
-        why_not = _untried_environment(config)
+        why_not = untried_environment(config)
     except (RunError, StageError) as error:
         return [str(error)], []
     if why_not:
@@ -161,7 +161,7 @@ def _folder() -> Iterator[str]:
             remove()
 
 
-def _untried_environment(config: RunConfig) -> str:
+def untried_environment(config: RunConfig) -> str:
     """Return why the run's environment can't be tried; empty if it can."""
     kind, settings = config.environment_kind, config.env_settings
     if not (kind.apart and acts(config)):

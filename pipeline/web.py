@@ -18,8 +18,7 @@ import logging
 import os
 import re
 import secrets
-import sys
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from headrace.config.listen import LOCALHOST, endpoint_of, reaches_others
 from headrace.config.validation import explain
 from headrace.stages.errors import describe_error
 from headrace.stages.listening import find_port, outer_host
+from headrace.startup_context import shortened
 
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
 """Environment variable in which a user can set the token."""
@@ -88,9 +88,6 @@ def has_token(header: str, token: str) -> bool:
     return same and scheme.lower() == "bearer"
 
 
-if sys.platform != "win32":
-    import resource
-
 _BODY = b'{"error": "all connections are in use; try again later"}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -98,79 +95,60 @@ _REFUSAL = (
 )
 
 
-def allow_open_files(wanted: int) -> None:
-    """Raise this process's limit on open files to `wanted`, as far as the system permits."""
-    if sys.platform != "win32":
-        limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if resource.RLIM_INFINITY != limit < wanted:
-            with suppress(ValueError, OSError):  # macOS has an additional limit
-                resource.setrlimit(
-                    resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
-                )
-
-
-class Connections:
-    """Counts a server's open connections.
-
-    Args:
-        most: maximum number of connections; one address may have at most half as many.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._count = 0
-        self._by_address: Counter[str] = Counter()
-
-    def add(self, address: str) -> bool:
-        """Count a new connection from an address; return False if there is no room for it."""
-        if self._count >= self._most or self._by_address[address] >= max(1, self._most // 2):
-            return False
-        self._count += 1
-        self._by_address[address] += 1
-        return True
-
-    def remove(self, address: str) -> None:
-        """Stop counting a connection."""
-        self._count -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
-
-
 class Connection(web.RequestHandler):
-    """aiohttp's handler of a connection, which refuses the connection if there is no room for it.
+    """aiohttp's handler of a connection, which makes room for itself.
 
     Args:
-        connections: the server's connections.
+        most: maximum number of connections. A further one replaces the one that has waited longest for its client.
+        opened: the server's connections.
+        waiting: those that wait for their client, the longest wait first; the server answers requests on the others.
         manager: the server.
         options: see `aiohttp.web.RequestHandler`.
     """
 
-    __slots__ = ("_address", "_connections")
+    __slots__ = ("_most", "_opened", "_waiting")
 
-    def __init__(self, connections: Connections, manager: web.Server, **options: Any) -> None:
+    def __init__(
+        self, most: int, opened: set[Any], waiting: OrderedDict[Connection, None], manager: web.Server, **options: Any
+    ) -> None:
         super().__init__(manager, **options)
-        self._connections = connections
-        self._address: str | None = None
-        """The caller's address; None for a refused connection."""
+        self._most, self._opened, self._waiting = most, opened, waiting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read requests, or refuse the connection. Called by asyncio."""
+        """Begin to read requests, or refuse the connection if no other one waits. Called by asyncio."""
         super().connection_made(transport)
-        peer = transport.get_extra_info("peername")
-        address = peer[0] if peer else ""
-        if self._connections.add(address):
-            self._address = address
+        if len(self._opened) < self._most or self._waiting:
+            if len(self._opened) >= self._most:
+                self._waiting.popitem(last=False)[0].force_close()
+            self._opened.add(self)
+            self.wait()
         elif self.transport is not None:
             self.transport.write(_REFUSAL)
             self.transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Make room for others. Called by asyncio."""
-        if self._address is not None:
-            self._connections.remove(self._address)
-            self._address = None
+        self._opened.discard(self)
+        self._waiting.pop(self, None)
         super().connection_lost(exc)
+
+    def wait(self) -> None:
+        """Wait for the client, which may still be reading an answer."""
+        if self.transport is not None:
+            self._waiting[self] = None
+            self._waiting.move_to_end(self)
+
+    def answer(self) -> None:
+        """Keep the connection open until its next `wait`, because a request has arrived completely."""
+        self._waiting.pop(self, None)
+
+    def handle_error(self, request: web.BaseRequest, *error: Any) -> web.StreamResponse:
+        """Refuse a malformed request in JSON. Called by aiohttp."""
+        answer = super().handle_error(request, *error)
+        assert isinstance(answer, web.Response)
+        answer.body = to_json({"error": " ".join((answer.text or "").split())[:200]})  # it may quote all of a request
+        answer.content_type = "application/json"
+        return answer
 
 
 log = logging.getLogger(__name__)
@@ -202,7 +180,7 @@ _WIDE = (
 )
 KEPT_S = 75.0
 """Seconds that an idle connection is kept open."""
-_BACKLOG = 128
+_BACKLOG = 1024
 """Maximum number of new connections that wait, and that are accepted before requests are read again."""
 HEALTH, READY = "/healthz", "/readyz"
 TRIED_PORTS = 20
@@ -224,7 +202,7 @@ class SiteOptions:
     most_body_bytes: int = 64 * 1024
     """Maximum size of a request body, in bytes."""
     most_connections: int = 256
-    """Maximum number of concurrent connections; one address may have at most half as many."""
+    """Maximum number of concurrent connections; see `Connection`."""
     origins: Collection[str] = ()
     """Additional origins whose pages may call the site."""
     access_log: bool = False
@@ -265,7 +243,7 @@ class Site:
             handler_cancellation=options.drops_abandoned,
         )
         self._server: asyncio.Server | None = None
-        self._connections = Connections(options.most_connections)
+        self._connections: tuple[set[Any], OrderedDict[Connection, None]] = (set(), OrderedDict())
 
     @property
     def url(self) -> str:
@@ -324,7 +302,8 @@ class Site:
     def _connection(self) -> Connection:
         assert self._runner.server is not None, "it listens"
         return Connection(
-            self._connections,
+            self._options.most_connections,
+            *self._connections,
             self._runner.server,
             loop=asyncio.get_running_loop(),
             access_log=log if self._options.access_log else None,
@@ -395,6 +374,10 @@ class Site:
 
         If the handler fails unexpectedly, log the error and respond with 500.
         """
+        connection = request.protocol
+        assert isinstance(connection, Connection), "`_connection` made it"
+        if request.content.is_eof():
+            connection.answer()
         try:
             self._check_host(request)
             preflight = self._check_origin(request)
@@ -412,6 +395,8 @@ class Site:
             log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
             log.debug("where it was raised:", exc_info=True)
             return refusal(500, f"this is an error in the server: {describe_error(error)}")
+        finally:
+            connection.wait()
 
 
 # Refusals: always JSON, `{"error": "…"}`, on every path and from every source.
@@ -436,7 +421,7 @@ def json_response(plain: Any, status: int = 200) -> web.Response:
 
 def refusal(status: int, message: str) -> web.Response:
     """Return the JSON response for a refusal."""
-    return web.json_response({"error": message}, status=status)
+    return web.json_response({"error": shortened(message)}, status=status)
 
 
 def _refused(error: web.HTTPException) -> web.Response:
@@ -598,7 +583,10 @@ async def read_body(request: web.Request) -> bytes:
         if request.content.is_eof():  # the entire body has arrived
             return await request.read()
         async with asyncio.timeout(BODY_S):
-            return await request.read()
+            body = await request.read()
+        assert isinstance(request.protocol, Connection)
+        request.protocol.answer()
+        return body
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not arrive within {BODY_S:g} s") from None
     except web.RequestPayloadError as error:

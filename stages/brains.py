@@ -24,6 +24,7 @@ from headrace.stages.loading import check_arguments, construct, find_class, load
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 from headrace.stages.policy.sampling import policy_actions
+from headrace.stages.user_calls import call_user
 
 __all__ = ["StandIn", "check_brain", "make_brain"]
 
@@ -163,7 +164,7 @@ class ScriptBrain(MemorylessPolicy):
         shapes = (count, actions.continuous_size), (count, branches - repeats)
         width = actions.mask_size - (actions.discrete_branches[-1] if repeats else 0)
         try:
-            decided = self._script(observations, *(() if masks is None else (masks[:, :width],)))
+            decided = call_user(self._script, observations, *(() if masks is None else (masks[:, :width],)))
         except Exception as error:
             raise StageError(f"{self._name} raised {describe_error(error)}") from error
         self._check(decided, shapes)

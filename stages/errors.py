@@ -18,6 +18,7 @@ from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from headrace.paths import CODE
+from headrace.startup_context import shortened
 
 if TYPE_CHECKING:  # at run time this would import all of `config`
     from headrace.config.errors import KeyPath
@@ -141,7 +142,8 @@ def type_of(value: object) -> str:
 
 def error_summary(error: BaseException) -> str:
     """Return an error's class and its message, if any: `ZeroDivisionError: in my step`."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = shortened(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def user_frame(error: BaseException) -> FrameSummary | None:

@@ -31,6 +31,7 @@ from typing import Any
 from headrace.config.errors import suggest
 from headrace.paths import ROOT
 from headrace.stages.errors import LoadError, StageError, describe_error, describe_fault, error_summary, is_failure
+from headrace.stages.user_calls import call_user, calls_user
 from headrace.startup_context import startup_context
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
@@ -104,6 +105,7 @@ def load_plugin(group: str, name: str) -> Any:
     return _follow(import_module(module_name, None, subject), path, None, subject)
 
 
+@calls_user
 def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
     """Import a module from the YAML's folder, else from the working directory, else from installed packages.
 
@@ -122,7 +124,8 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
-        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
+        remedy = '; run `pip install "headrace[train]"`' if error.name == "torch" else ""
+        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}{remedy}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
         raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
 
@@ -297,7 +300,7 @@ def construct(where: str, use: str, called: Callable[..., Any], arguments: Mappi
         LoadError: if the constructor raises.
     """
     try:
-        return called(**arguments)
+        return call_user(called, **arguments)
     except StageError as error:
         raise LoadError(f"{where}: {error}") from error
     except BaseException as error:

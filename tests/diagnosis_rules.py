@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from headrace.pipeline.diagnosis.evidence import RETURN, Evidence, Finding
 
 
@@ -10,7 +12,7 @@ class Impatient:
 
     def check(self, run: Evidence) -> Finding | None:
         last = run.last(RETURN)
-        if last is None:
+        if math.isnan(last):
             return None
         return Finding(run.behavior, "warning", "impatient", RETURN, last, run.step, "above 0", "wait")
 
@@ -19,8 +21,10 @@ class Beginning:
     """Reports the first return of the run."""
 
     def check(self, run: Evidence) -> Finding | None:
-        points = run.points(RETURN)
-        return Finding(run.behavior, "hint", "beginning", RETURN, *points[0][::-1], "any", "none") if points else None
+        if not run.values(RETURN):
+            return None
+        step = run.curves[RETURN][0][0]
+        return Finding(run.behavior, "hint", "beginning", RETURN, run.first(RETURN), step, "any", "none")
 
 
 class Raising:

@@ -7,6 +7,7 @@ has a sick run of each cause and its sound twin.
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import gymnasium
@@ -87,6 +88,17 @@ class EndsAtOnce(Line):
     def step(self, action):
         super().step(action)
         return self.look(), 0.0, True, False, {}
+
+
+class Fifth(Line):
+    """The fifth instance in a process ends it."""
+
+    made = 0
+
+    def __init__(self):
+        type(self).made += 1
+        if self.made == 5:
+            os._exit(3)
 
 
 class Huge(Line):

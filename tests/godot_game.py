@@ -282,7 +282,10 @@ def serve(link, game, generation, fault, fault_at, given):
             if method.startswith("set_lesson_"):
                 game.lesson = int(method.removeprefix("set_lesson_"))
                 print(f"lesson {game.lesson}", flush=True)
-            link.send(json.dumps({"type": "call", "returns": [method] * game.count}))
+            lacks = method.startswith("lacked")  # the addon stops at the first agent that lacks a method
+            if lacks:
+                print(f"SCRIPT ERROR: Invalid call. Nonexistent function '{method}'.", flush=True)
+            link.send(json.dumps({"type": "call", "returns": None if lacks else [method] * game.count}))
             continue
         if what == "reset":
             begun = True

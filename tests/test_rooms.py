@@ -106,7 +106,7 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 """Slow to import: at module level only where a module can't be without it."""
 HEAVY_ALLOWED = {
     "gymnasium": (
-        "pipeline/diagnosis/one_step.py",
+        "pipeline/diagnosis/learners.py",
         "stages/environments/checks.py",
         "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/singles.py",
@@ -198,7 +198,7 @@ ROOMS = {
         "diagnosis/report",
         "command",
         "",
-        "diagnosis/one_step",  # makes a whole run
+        "diagnosis/learners",  # makes a whole run
         "diagnosis/probes",
     ),
 }

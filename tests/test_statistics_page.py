@@ -77,9 +77,7 @@ def measured_of_rows() -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.Yield(ast.Tuple([ast.Constant() | ast.JoinedStr() as name, *_])) | ast.Call(
-                ast.Name("_known"), [ast.Constant() | ast.JoinedStr() as name, *_]
-            ):
+            case ast.Yield(ast.Tuple([ast.Constant() | ast.JoinedStr() as name, *_])):
                 names.add(PREFIX + as_text(name))
     return names
 
@@ -87,11 +85,9 @@ def measured_of_rows() -> set[str]:
 def asked_by_rules() -> set[str]:
     """Names of the measurements that the diagnosis' rules ask for."""
     source = (ROOT / "pipeline" / "diagnosis" / "rules.py").read_text(encoding="utf-8")
-    return {
-        PREFIX + as_text(node.args[0])
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "run.data"
-    }
+    texts = [as_text(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.JoinedStr)]
+    texts += [str(node.value) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    return {text for text in texts if text.startswith(PREFIX) and text != PREFIX}
 
 
 def as_text(node: ast.expr) -> str:
@@ -166,6 +162,6 @@ def test_each_measurement_of_the_rows_is_explained():
 
 
 def test_the_rules_ask_for_measurements_that_exist():
-    measured, asked = measured_of_rows(), asked_by_rules()
+    page, asked = documented(), asked_by_rules()
     assert len(asked) > 15
-    assert {name for name in asked if not any(fits(name, other) for other in measured)} == set()
+    assert {name for name in asked if not any(fits(name, other) for other in page)} == set()

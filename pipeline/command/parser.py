@@ -297,8 +297,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="CONFIG",
         nargs="*",
         type=user_path,
-        help="the YAML file; ML-Agents' training files work as they are. Without a file, all behaviours in the "
-        "environment learn with the default settings",
+        help="the YAML file, or - for standard input; ML-Agents' training files work as they are. Without a file, all "
+        "behaviours in the environment learn with the default settings",
     )
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
@@ -384,9 +384,10 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar="RUN",
         nargs="+",
         type=user_path,
-        help="plot the reward, rating and losses of runs to an image file; runs that differ only in their seed are "
-        "drawn as mean and spread",
+        help="plot the reward, rating and losses of runs to an image file, together with TensorBoard logs of "
+        "Stable-Baselines3 and CleanRL; runs that differ only in their seed become one curve with an interval",
     )
+    add("--x", choices=("steps", "time"), default=None, help="horizontal axis of --plot (default: steps)")
     add(
         "--plot-file",
         metavar="PNG",
@@ -400,7 +401,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         type=user_path,
         help="say why runs do not learn, with evidence and cure; probes the environment for seconds unless "
-        "--no-env-check is given. Also reads the TensorBoard folders of Stable-Baselines3",
+        "--no-env-check is given. Also reads TensorBoard folders of Stable-Baselines3 and CleanRL",
     )
     add(
         "--format",
@@ -584,10 +585,10 @@ def is_environment(argument: str) -> bool:
     suffix = path.suffix.lower()
     if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
         return suffix in _EXECUTABLES
-    if not path.exists():
-        return any(Path(argument + extension).exists() for extension in _EXECUTABLES)
+    if not path.is_file():  # a pipe can be read only once
+        return not path.exists() and any(Path(argument + extension).exists() for extension in _EXECUTABLES)
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)
-    except OSError:  # a folder or an unreadable file, which is reported when it is read as the configuration
+    except OSError:  # an unreadable file, which is reported when it is read as the configuration
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,12 +13,13 @@ from typing import NoReturn
 
 from headrace.config.pipeline import MainSilence
 from headrace.pipeline.command.parser import program
+from headrace.pipeline.common.daemon_threads import DISKS
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.output import complain, own_stream
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.hosts.process_cleanup import mark_of
 from headrace.process_tree import end_children
-from headrace.stop_requests import AT_ONCE, clean_up
+from headrace.stop_requests import BY_SIGNAL, clean_up
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +82,16 @@ class StopSignals:
         """
         self._would_save = would_save
 
-    def receive(self) -> None:
+    def receive(self, request: signal.Signals) -> None:
         """Handle a stop request. This runs in a thread other than the event loop's."""
+        status = BY_SIGNAL + request
         self._count += 1
         first = self._count == 1
         would_save = self._would_save
         if would_save is None:
-            end_process("ended immediately, before the run started", AT_ONCE)
+            end_process(f"ended immediately, before the run started, by {request.name}", status)
+        if request != signal.SIGINT:
+            log.info("Received %s, a request to end the run.", request.name)
         taken = threading.Event()
         answer: Callable[[], object] = self.stop.set if first else self._task.cancel
 
@@ -100,22 +105,26 @@ class StopSignals:
         if first:
             if held and not would_save():
                 if not taken.wait(UNSAVED_S) and not self.over.is_set():
-                    end_process(f"ended with nothing to save, during {self._watch.describe()}", AT_ONCE)
+                    end_process(f"ended with nothing to save, during {self._watch.describe()}", status)
             elif held:
                 log.warning(
                     "The run can't end yet: %s\nA second Ctrl-C (SIGINT) ends the run immediately.",
                     self._watch.describe(),
                 )
             return
+        if held and DISKS.slow:
+            end_process("ended immediately, while a disk did not answer", status)
         if held:
-            log.warning("Interrupting %s", self._watch.describe())
-            self._watch.interrupt(KeyboardInterrupt())
+            blocking = self._watch.describe()
+            self._watch.interrupt(KeyboardInterrupt())  # first, because the log file's disk may not answer
+            log.warning("Interrupting %s", blocking)
         if not self.over.wait(AT_ONCE_S):
-            end_process("ended immediately; everything since the last checkpoint is lost", AT_ONCE)
+            end_process("ended immediately; everything since the last checkpoint is lost", status)
 
 
 def end_process(words: str, status: int) -> NoReturn:
     """End this process without waiting for its other threads, which may never finish. The run's hosts end with it."""
+    DISKS.limit_s = 0.0
     clean_up()
     with suppress(OSError, ValueError):
         complain(f"[ERROR] {program()}: {words}")

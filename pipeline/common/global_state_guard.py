@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.stop_requests import REQUESTS
+from headrace.stop_requests import REQUESTS, WARNINGS
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ class GlobalState:
         self.warned: set[str] = set()
 
     def _keep_signals(self) -> None:
-        self.signals = {number: signal.getsignal(number) for number in REQUESTS if _is_ours(signal.getsignal(number))}
+        numbers = [number for number in REQUESTS if number not in WARNINGS]  # user code may handle the others itself
+        self.signals = {number: signal.getsignal(number) for number in numbers if _is_ours(signal.getsignal(number))}
         if signal.SIGTERM in self.signals:
             self.wakeup_fd = signal.set_wakeup_fd(-1)
             signal.set_wakeup_fd(self.wakeup_fd, warn_on_full_buffer=False)

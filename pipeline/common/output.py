@@ -21,7 +21,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TextIO
 
 from headrace.pipeline.common.process import describe_limit
-from headrace.startup_context import kept_startup_context
+from headrace.startup_context import kept_startup_context, shortened
 
 P = ParamSpec("P")
 
@@ -177,11 +177,11 @@ def json_lines() -> JsonLines | None:
 
 
 class EveryRecord(logging.Formatter):
-    """Formats log records so that every stream can write them: a file's name may not be valid UTF-8."""
+    """Formats log records so that every stream can write them: shortened, and valid UTF-8, unlike some file names."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
-        return super().format(record).encode(errors="backslashreplace").decode()
+        return shortened(super().format(record)).encode(errors="backslashreplace").decode()
 
 
 def close_output() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import os
 import signal
 import sys
@@ -20,6 +21,18 @@ from headrace.process_tree import ProcessTree
 
 if sys.platform != "win32":
     import resource  # imported early: at the limit on open files, no module can be opened
+
+
+def allow_open_files(wanted: int) -> float:
+    """Raise this process's limit on open files to `wanted`, as far as the system permits; return the new limit."""
+    if sys.platform == "win32":
+        return math.inf
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != limit < wanted:
+        limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        with suppress(ValueError, OSError):  # macOS has an additional limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def describe_limit() -> str:
@@ -140,9 +153,35 @@ def use_one_thread(environment: MutableMapping[str, str]) -> None:
         environment.setdefault(name, "1")
 
 
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
 def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use: those of its affinity, at most its CPU quota."""
+    visible = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([visible, *map(math.ceil, cpu_quotas())]))
+
+
+def cpu_quotas(groups: Path = Path("/proc/self/cgroup")) -> list[float]:
+    """Return the numbers of cores to which this process's control groups limit it, of versions 1 and 2.
+
+    In a container, the process may see its host's path, but only its own group, as the root.
+    """
+    quotas = []
+    with suppress(OSError):
+        for line in groups.read_text(encoding="utf-8", errors="replace").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            for mount in (controllers, "cpu" if controllers else "unified"):
+                folder = CONTROL_GROUPS / mount
+                for part in ("", *path.split("/")):  # a group may use no more than those above it
+                    folder /= part
+                    with suppress(OSError, ValueError):  # no such group, or no limit
+                        quota, period = " ".join((folder / file).read_text(encoding="ascii") for file in files).split()
+                        quotas += [int(quota) / int(period)] if int(quota) > 0 else []
+    return quotas
 
 
 def version_of(distribution: str, otherwise: str = "(not installed)") -> str:

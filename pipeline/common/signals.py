@@ -25,8 +25,8 @@ if sys.platform == "win32":
     _OF_PERSONS = (signal.SIGINT, signal.SIGBREAK)
 else:
     _OF_PERSONS = (signal.SIGINT,)
-"""Signals sent from the keyboard, which escalate when repeated. SIGTERM does not escalate, because a scheduler may
-repeat it. Nor does a closed terminal, which several processes notice and report to each other.
+"""Signals sent from the keyboard, which escalate when repeated. The others do not escalate, because a scheduler may
+repeat them. Nor does a closed terminal, which several processes notice and report to each other.
 """
 SAME_S = 1.0
 """Seconds within which a repeated request counts as the same one, because `timeout` and terminals signal both a process
@@ -35,11 +35,13 @@ and its group.
 
 
 @contextmanager
-def requests_received(answer: Callable[[], object], name: str = "", same_s: float = SAME_S) -> Iterator[None]:
+def requests_received(
+    answer: Callable[[signal.Signals], object], name: str = "", same_s: float = SAME_S
+) -> Iterator[None]:
     """Call `answer` for the first stop request and for each later Ctrl-C. Enter the context in the main thread.
 
     Args:
-        answer: called in a new thread each time, so it may block.
+        answer: called with the signal in a new thread each time, so it may block.
         name: on Windows, the name that other processes use to notify this one that the console is closing.
         same_s: see `SAME_S`.
     """
@@ -64,7 +66,9 @@ def requests_received(answer: Callable[[], object], name: str = "", same_s: floa
         ours.close()
 
 
-def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], object], same_s: float) -> None:
+def _receive(
+    sock: socket.socket, numbers: Sequence[int], answer: Callable[[signal.Signals], object], same_s: float
+) -> None:
     """Receive signal numbers from a socket until its other end is closed."""
     counted_s = -math.inf
     while received := sock.recv(64):
@@ -73,7 +77,8 @@ def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], o
             again = number in _OF_PERSONS and passed_s >= same_s
             if number in numbers and (again or passed_s == math.inf):
                 counted_s = time.monotonic()
-                threading.Thread(target=answer, name="request to end", daemon=True).start()
+                called = partial(answer, signal.Signals(number))
+                threading.Thread(target=called, name="request to end", daemon=True).start()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What is known about one behaviour's run, and what a rule finds in it.
 
 The same evidence comes from a run that trains, from its folder afterwards, and from another library's event files. A
-rule asks for a statistic and gets None where nobody wrote it.
+rule asks for a statistic and gets NaN where nobody wrote it: no comparison with NaN is true, so the rule says nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from headrace.config import BehaviorSettings, RunConfig
-from headrace.pipeline.diagnosis.measurements import PREFIX
 from headrace.pipeline.reporting.history import Point
 
 RETURN = "Environment/Cumulative Reward"
@@ -67,6 +66,10 @@ class Finding:
         )
 
 
+def _unknown() -> BehaviorSettings:
+    return BehaviorSettings.model_validate({"trainer_type": "ppo"})
+
+
 @dataclass
 class Evidence:
     """One behaviour's statistics and settings.
@@ -74,51 +77,46 @@ class Evidence:
     Args:
         behavior: name of the behaviour.
         curves: points (step, seconds, value) of each statistic, in order.
-        settings: the behaviour's settings; None if they are unknown, as for another library's event files.
+        settings: the behaviour's settings; the defaults if they are unknown, as for another library's event files.
         config: the run's configuration; None if it is unknown.
         ended: whether the run is over.
     """
 
     behavior: str
     curves: Mapping[str, Sequence[Point]]
-    settings: BehaviorSettings | None = None
+    settings: BehaviorSettings = field(default_factory=_unknown)
     config: RunConfig | None = None
     ended: bool = False
 
-    def points(self, name: str) -> list[tuple[int, float]]:
-        """Return a statistic's steps and values; empty if nobody wrote it."""
-        return [(step, value) for step, _, value in self.curves.get(name, ())]
+    def values(self, name: str) -> list[float]:
+        """Return a statistic's values; empty if nobody wrote it."""
+        return [value for _, _, value in self.curves.get(name, ())]
 
-    def data(self, name: str, when: str = "first") -> float | None:
-        """Return a measurement of the rows: the `first`, the `last`, or the `least` or `most` of all; None if none."""
-        values = [value for _, value in self.points(PREFIX + name)]
-        if not values:
-            return None
-        return {"first": values[0], "last": values[-1], "least": min(values), "most": max(values)}[when]
+    def first(self, name: str) -> float:
+        """Return a statistic's first value; NaN if nobody wrote it, as from the methods below."""
+        return next(iter(self.values(name)), math.nan)
 
-    def last(self, name: str) -> float | None:
+    def last(self, name: str) -> float:
         """Return a statistic's last value."""
-        points = self.points(name)
-        return points[-1][1] if points else None
+        return next(reversed(self.values(name)), math.nan)
 
-    def early(self, name: str) -> float | None:
+    def least(self, name: str) -> float:
+        """Return a statistic's smallest value."""
+        return min(self.values(name), default=math.nan)
+
+    def most(self, name: str) -> float:
+        """Return a statistic's largest value."""
+        return max(self.values(name), default=math.nan)
+
+    def early(self, name: str) -> float:
         """Return the mean of a statistic over the run's first tenth, at least one value."""
-        return self._mean(name, True, 0.1)
+        values = self.values(name)
+        return fmean(values[: max(1, math.ceil(0.1 * len(values)))]) if values else math.nan
 
-    def late(self, name: str, share: float = 0.34) -> float | None:
+    def late(self, name: str, share: float = 0.34) -> float:
         """Return the mean of a statistic over the last share of the run, at least one value."""
-        return self._mean(name, False, share)
-
-    def peak(self, name: str) -> tuple[int, float] | None:
-        """Return the point with a statistic's largest value."""
-        return max(self.points(name), key=lambda point: point[1], default=None)
-
-    def _mean(self, name: str, first: bool, share: float) -> float | None:
-        points = self.points(name)
-        if not points:
-            return None
-        count = max(1, math.ceil(share * len(points)))
-        return fmean(value for _, value in (points[:count] if first else points[-count:]))
+        values = self.values(name)
+        return fmean(values[-max(1, math.ceil(share * len(values))) :]) if values else math.nan
 
     @property
     def step(self) -> int:
@@ -128,52 +126,48 @@ class Evidence:
     @property
     def is_late(self) -> bool:
         """True once enough of the run is over to judge whether the return rises."""
-        if self.ended or self.settings is None:
-            return True
-        return self.step >= LATE * self.settings.max_steps
+        return self.ended or self.step >= LATE * self.settings.max_steps
 
     @property
-    def effect(self) -> float | None:
-        """Rise of the return since the first tenth, in deviations of the first policy's returns; None if unknown."""
-        first, last, deviation = self.early(RETURN), self.late(RETURN, 0.1), self.data("Return Deviation")
-        if first is None or last is None or len(self.points(RETURN)) < 2:
-            return None
-        if deviation is None or deviation <= 1e-9:
-            values = [value for _, value in self.points(RETURN)]
+    def effect(self) -> float:
+        """Rise of the return since the first tenth, in deviations of the first policy's returns; NaN if unknown."""
+        values, deviation = self.values(RETURN), self.first("Data/Return Deviation")
+        if len(values) < 2:
+            return math.nan
+        if not deviation > 1e-9:
             deviation = max(abs(values[0]), max(values) - min(values), 1e-9)
-        return (last - first) / deviation
+        return (self.late(RETURN, 0.1) - self.early(RETURN)) / deviation
 
     @property
     def fails(self) -> bool:
         """True if it is late and the return has not risen; a rule that other runs may share asks for this."""
-        effect = self.effect
-        return not self.plays_others and self.is_late and effect is not None and effect < LEARNED
+        return not self.plays_others and self.is_late and self.effect < LEARNED
 
     @property
     def trainer(self) -> str:
-        """The trainer's type; empty if it is unknown."""
-        return "" if self.settings is None else self.settings.trainer_type
+        """The trainer's type."""
+        return self.settings.trainer_type
 
     def hyperparameter(self, name: str, default: Any = None) -> Any:
         """Return a hyperparameter's value; the default if the trainer has none of this name."""
-        if self.settings is None:
-            return self.last("Policy/Learning Rate") if name == "learning_rate" else default
+        if name == "learning_rate" and self.config is None:
+            return self.last("Policy/Learning Rate")
         declared = self.settings.hyperparameters
         return declared.get(name, default) if isinstance(declared, dict) else getattr(declared, name, default)
 
     @property
     def strength(self) -> float:
         """Factor on the environment's reward."""
-        extrinsic = self.settings.reward_signals.extrinsic if self.settings is not None else None
+        extrinsic = self.settings.reward_signals.extrinsic
         return extrinsic.strength if extrinsic is not None else 1.0
 
     @property
     def gamma(self) -> float:
         """Discount of the environment's reward."""
-        extrinsic = self.settings.reward_signals.extrinsic if self.settings is not None else None
+        extrinsic = self.settings.reward_signals.extrinsic
         return extrinsic.gamma if extrinsic is not None else 0.99
 
     @property
     def plays_others(self) -> bool:
         """True if the behaviour's opponents change, so that its return need not rise."""
-        return self.settings is not None and (self.settings.self_play is not None or self.settings.league is not None)
+        return self.settings.self_play is not None or self.settings.league is not None

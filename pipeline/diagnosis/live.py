@@ -25,30 +25,29 @@ def load_rules(config: RunConfig) -> list[Rule]:
     Raises:
         RunError: if a rule can't be imported, takes arguments, raises, or has no method `check`.
     """
-    try:
-        return [_GuardedRule(_load(config, index)) for index in range(len(config.pipeline.diagnosis_rules))]
-    except LoadError as error:
-        raise RunError(str(error)) from error
+    rules, mistakes = _loaded(config)
+    if mistakes:
+        raise RunError(str(mistakes[0])) from mistakes[0]
+    return [*map(_GuardedRule, rules)]
 
 
 def check_rules(config: RunConfig) -> list[LoadError]:
     """Return the mistakes in the user's rules."""
-    mistakes = []
-    for index in range(len(config.pipeline.diagnosis_rules)):
+    return _loaded(config)[1]
+
+
+def _loaded(config: RunConfig) -> tuple[list[Rule], list[LoadError]]:
+    rules, mistakes = list[Rule](), list[LoadError]()
+    for index, reference in enumerate(config.pipeline.diagnosis_rules):
+        where = f"pipeline.diagnosis_rules.{index}"
         try:
-            _load(config, index)
+            with blaming("pipeline", "diagnosis_rules", index):
+                rules.append(construct(where, reference, find_class(where, reference, config.source_folder), {}))
+                if not callable(getattr(rules[-1], "check", None)):
+                    raise LoadError(f"{where}: {reference} is not a rule: it has no check(run); see docs/diagnosis.md")
         except LoadError as error:
             mistakes.append(error)
-    return mistakes
-
-
-def _load(config: RunConfig, index: int) -> Rule:
-    reference, where = config.pipeline.diagnosis_rules[index], f"pipeline.diagnosis_rules.{index}"
-    with blaming("pipeline", "diagnosis_rules", index):
-        made: Rule = construct(where, reference, find_class(where, reference, config.source_folder), {})
-        if not callable(getattr(made, "check", None)):
-            raise LoadError(f"{where}: {reference} is not a rule: it has no check(run); see docs/diagnosis.md")
-    return made
+    return rules, mistakes
 
 
 class RunDiagnosis(StatisticsWriter):

@@ -23,7 +23,7 @@ from headrace.stages.stage import Statistics
 log = logging.getLogger(__name__)
 WINDOW = 4096
 """Maximum number of rows that one measurement uses."""
-MEASUREMENTS = 10
+MEASUREMENTS = 5
 """Approximate number of measurements in a run, however long it is, so that they cost a fixed time."""
 MOST_COMPONENTS = 16
 """Number of components of each observation that are measured; larger observations are sampled evenly."""
@@ -31,11 +31,15 @@ LEAST_ROWS, LEAST_EPISODES = 256, 16
 """Below these numbers, a share or a regression says nothing and is left out."""
 LAGS, MOST_PAST = 4, 8
 """Number of earlier rows that the regressions with history use, and of these rows' components."""
+FEW_COMPONENTS, FEW_ROWS = 8, 2048
+"""Up to this number of components of observations and actions, regressions use this number of rows."""
 RIDGE = 1e-3
 """Weight of the regressions' penalty, relative to the number of rows."""
 PREFIX = "Data/"
 
 Matrix = NDArray[np.float64]
+Tables = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
+"""Columns by row, by trajectory (with what follows its last row) and by ended episode."""
 
 
 class RowMeasurements:
@@ -51,7 +55,7 @@ class RowMeasurements:
         self._spec, self._squashed = spec, squashed
         self._every = max(2 * LEAST_ROWS, every)
         self._window = min(WINDOW, self._every)
-        self._pieces: list[_Batch] = []
+        self._pieces: list[Tables] = []
         self._rows = 0
         """Rows in `_pieces`."""
         self._until = 0
@@ -63,7 +67,7 @@ class RowMeasurements:
             self._until -= batch.num_rows
         elif self._rows < self._window and batch.num_trajectories:
             with self._guarded():
-                self._pieces.append(_Batch(batch, self._spec, self._squashed))
+                self._pieces.append(tables(batch, self._spec, self._squashed))
                 self._rows += batch.num_rows
 
     def report(self, statistics: Statistics, behavior: str) -> None:
@@ -85,35 +89,6 @@ class RowMeasurements:
             self._until = 2**62
 
 
-class _Batch:
-    """The parts of a batch that measurements need, copied."""
-
-    def __init__(self, batch: TrajectoryBatch, spec: BehaviorSpec, squashed: bool) -> None:
-        rows, of = batch.rows, batch.trajectories
-        count = len(spec.observations)
-        self.observations = np.concatenate([_components(rows[f"obs_{i}"]) for i in range(count)], 1)
-        self.finals = np.concatenate([_components(of[f"next_obs_{i}"]) for i in range(count)], 1)
-        self.signatures = sum((_signature(rows[f"obs_{i}"]) for i in range(count)), np.zeros(batch.num_rows))
-        self.final_signatures = sum((_signature(of[f"next_obs_{i}"]) for i in range(count)), np.zeros(len(self.finals)))
-        n = batch.num_rows
-        drawn = rows.get("continuous_actions", np.zeros((n, 0), np.float32))
-        continuous = np.clip(environment_actions(spec.actions, drawn, squashed), -10.0, 10.0)
-        choices = np.array(spec.actions.discrete_branches, np.int32)
-        # A custom stage or trainer may let choices pass that do not exist.
-        discrete = np.clip(rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1)
-        self.actions = action_features(spec.actions, continuous, discrete)
-        self.continuous = continuous
-        masks = rows.get("action_masks")
-        self.masks = np.ones((n, 0), np.bool_) if masks is None else masks.copy()
-        self.rewards = batch.rewards.astype(np.float64)
-        self.lengths = batch.lengths.astype(np.int64)
-        self.agents = of["agent_ids"] + (np.int64(batch.source) << 40)
-        self.terminated, self.truncated = batch.terminated.copy(), batch.truncated.copy()
-        ended = batch.episodes
-        self.returns = ended["episode_returns"].astype(np.float64) if ended else np.zeros(0)
-        self.episode_lengths = ended["episode_lengths"].astype(np.float64) if ended else np.zeros(0)
-
-
 class Window:
     """The rows of one window, sorted by agent, with the row before and after each one.
 
@@ -127,57 +102,47 @@ class Window:
         first: [N] true in an episode's first row, where that is known.
         last: [N] true in the last row of an ended episode.
         before: [N] index of the agent's previous row in the same episode; -1 if the window has none.
+        continues: [N] true if the row before is the agent's previous row, also of its previous episode.
     """
 
-    def __init__(self, batches: list[_Batch]) -> None:
-        agents = np.concatenate([one.agents for one in batches])
-        lengths = np.concatenate([one.lengths for one in batches])
-        starts = np.cumsum(lengths) - lengths
-        order = np.argsort(agents, kind="stable")
-        index = np.repeat(starts[order] - (np.cumsum(lengths[order]) - lengths[order]), lengths[order])
-        index = index + np.arange(lengths.sum())
+    def __init__(self, batches: list[Tables]) -> None:
+        rows, pieces, ended = (
+            {name: np.concatenate([table[name] for table in axis]) for name in axis[0]}
+            for axis in zip(*batches, strict=True)
+        )
+        order, lengths = np.argsort(pieces["agents"], kind="stable"), pieces["lengths"]
+        starts, sizes = (np.cumsum(lengths) - lengths)[order], lengths[order]
+        ends = np.cumsum(sizes) - 1
+        begins, n = ends - sizes + 1, int(sizes.sum())
+        rows = {name: column[np.repeat(starts - begins, sizes) + np.arange(n)] for name, column in rows.items()}
+        pieces = {name: column[order] for name, column in pieces.items()}
 
-        def sorted_rows(name: str) -> Array:
-            column: Array = np.concatenate([getattr(one, name) for one in batches])[index]
-            return column
+        def marked(where: Array) -> NDArray[np.bool_]:
+            return np.isin(np.arange(n), where)
 
-        self.observations = sorted_rows("observations").astype(np.float64)
-        self.actions = sorted_rows("actions").astype(np.float64)
-        self.continuous, self.masks = sorted_rows("continuous"), sorted_rows("masks")
-        self.rewards = sorted_rows("rewards")
-        self.returns = np.concatenate([one.returns for one in batches])
-        self.episode_lengths = np.concatenate([one.episode_lengths for one in batches])
-        agents, lengths = agents[order], lengths[order]
-        self.terminated = np.concatenate([one.terminated for one in batches])[order]
-        ended = self.terminated | np.concatenate([one.truncated for one in batches])[order]
-        finals = np.concatenate([one.finals for one in batches])[order].astype(np.float64)
-        n, ends = len(self.rewards), np.cumsum(lengths) - 1
-        begins = ends - lengths + 1
-        self.following = np.empty_like(self.observations)
-        self.following[:-1] = self.observations[1:]
-        self.following[ends] = finals
-        self.signatures = sorted_rows("signatures")
-        self.following_signatures = np.empty(n)
-        self.following_signatures[:-1] = self.signatures[1:]
-        self.following_signatures[ends] = np.concatenate([one.final_signatures for one in batches])[order]
+        def after(name: str) -> Matrix:
+            following: Matrix = np.roll(rows[name], -1, 0)
+            following[ends] = pieces[name]
+            return following
+
+        self.observations, self.following, self.actions = rows["observations"], after("observations"), rows["actions"]
+        self.continuous, self.masks, self.rewards = rows["continuous"], rows["masks"], rows["rewards"]
+        self.signatures, self.following_signatures = rows["signatures"], after("signatures")
+        self.returns, self.episode_lengths = ended["returns"], ended["lengths"]
         self.same = self.following_signatures == self.signatures
-        same = np.zeros(len(agents), np.bool_)
-        same[1:] = agents[1:] == agents[:-1]
-        after_end = np.zeros(len(agents), np.bool_)
-        after_end[1:] = same[1:] & ended[:-1]
-        self.first = np.zeros(n, np.bool_)
-        self.first[begins[after_end]] = True
-        self.last = np.zeros(n, np.bool_)
-        self.last[ends[ended]] = True
-        self.before = np.arange(n) - 1
-        self.before[begins[~same | after_end]] = -1
-        self.episodes = np.cumsum(self.first)
-        """Episode number of each row."""
+        over, agents = pieces["terminated"] | pieces["truncated"], pieces["agents"]
+        goes_on = np.r_[False, agents[1:] == agents[:-1]]
+        after_end = goes_on & np.r_[False, over[:-1]]
         self.restarts = begins[after_end]
         """First rows of episodes whose agent's previous episode ended in the window."""
-        self.pieces = np.repeat(np.arange(len(agents)), lengths)
-        self.terminated_rows = np.zeros(n, np.bool_)
-        self.terminated_rows[ends[self.terminated]] = True
+        self.first, self.last = marked(self.restarts), marked(ends[over])
+        self.terminated_rows = marked(ends[pieces["terminated"]])
+        self.before = np.arange(n) - 1
+        self.before[begins[~goes_on | after_end]] = -1
+        self.continues = self.first | (self.before >= 0)
+        self.episodes = np.cumsum(self.first)
+        """Episode number of each row."""
+        self.pieces = np.repeat(np.arange(len(agents)), sizes)
 
     def measure(self) -> Iterator[tuple[str, float]]:
         """Yield the name and the value of everything that the window tells."""
@@ -196,7 +161,7 @@ class Window:
         constant = bool((self.signatures == self.signatures[0]).all())
         yield "Constant Observations", 1.0 if constant else min(0.99, float(1 - varied.mean()))
         if varied.any():
-            different = len(np.unique(seen[:, varied], axis=1).T)
+            different = len({column.tobytes() for column in seen.T[varied]})
             yield "Duplicate Observations", float(1 - different / varied.sum())
             deviation, mean = deviation[varied], mean[varied]
             yield "Observation Scale", float(deviation.max())
@@ -253,76 +218,102 @@ class Window:
         n = len(self.rewards)
         if n < LEAST_ROWS:
             return
-        seen, acted = _features(self.observations), self.actions
-        both = np.concatenate([seen, _with_actions(self.observations, acted)], 1)
-        test = self._held_out()
+        test = np.arange(n) // max(1, n // 32) % 2 == 1  # every second block of consecutive rows
+        rows = np.arange(n)
+        if self.observations.shape[1] + self.actions.shape[1] <= FEW_COMPONENTS:
+            rows = np.sort(np.random.default_rng(0).permutation(n)[:FEW_ROWS])
         change = self.following - self.observations
         rounding = 4 * np.finfo(np.float32).eps * np.abs(self.observations).max(0)
         change[:, change.std(0) <= rounding] = 0.0  # a component that moves evenly
-        for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
-            plain, acting = _explained(seen, target, test), _explained(both, target, test)
-            yield from _known(f"{name} by Observation", plain)
-            yield from _known(f"{name} by Observation and Action", acting)
-        yield from self._history(both, change, test)
-        previous = np.arange(n) - 1  # the agent's previous row, also of its previous episode
-        follows = np.zeros(n, np.bool_)
-        follows[1:] = self.pieces[1:] == self.pieces[:-1]
-        follows |= self.first | (self.before >= 0)
-        follows[0] = False
-        if follows.sum() >= LEAST_ROWS:
-            late = _explained(both[previous[follows]], self.rewards[follows, None], test[follows])
-            yield from _known("Reward by Previous Step", late)
-        yield from self._ends(seen, acted)
-
-    def _history(self, both: Matrix, change: Matrix, test: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
-        """Yield what earlier rows of the same episode add: hidden state shows there, noise does not."""
-        past, parts = np.arange(len(self.rewards)), [both]
-        few = self.observations[:, :: -(-self.observations.shape[1] // MOST_PAST)]
-        has = np.ones(len(past), np.bool_)
-        for lag in range(1, LAGS + 1):
-            past = np.where(past >= 0, self.before[past], -1)
-            has &= (past >= 0) | (lag > 2)
-            before = np.where((past >= 0)[:, None], few[past], few)  # a difference: close rows would drown in the ridge
-            parts += [few - before, _with_actions(before, self.actions)[:, 2 * self.actions.shape[1] :]]
-        if has.sum() < LEAST_ROWS:
-            return
-        stacked = np.concatenate(parts, 1)[has]
-        for name, target in (("Change", change), ("Reward", self.rewards[:, None])):
-            yield from _known(f"{name} with History", _explained(stacked, target[has], test[has]))
-            yield from _known(f"{name} without History", _explained(both[has], target[has], test[has]))
-
-    def _ends(self, seen: Matrix, acted: Matrix) -> Iterator[tuple[str, float]]:
-        """Yield what tells an episode's last reward and its end."""
-        starts = np.maximum.accumulate(np.where(self.first, np.arange(len(self.first)), -1))
+        reward = {"Reward": self.rewards[:, None]}
+        targets = {"Change": change, **reward}
+        seen, both = _features(self.observations[rows]), self._with_actions(rows, rows)
+        history, has = self._history(rows)
+        previous = rows[self.continues[rows]]
+        for how, features, of, explained in (
+            ("by Observation", seen, rows, targets),
+            ("by Observation and Action", both, rows, targets),
+            ("with History", np.concatenate([both, history], 1)[has], rows[has], targets),
+            ("without History", both[has], rows[has], targets),
+            ("by Previous Step", self._with_actions(previous - 1, previous - 1), previous, reward),
+        ):
+            if len(of) >= LEAST_ROWS:
+                yield from _explained(how, features, {name: target[of] for name, target in explained.items()}, test[of])
+        starts = np.maximum.accumulate(np.where(self.first, np.arange(n), -1))
         complete = np.flatnonzero(self.last & (starts >= 0))
         complete = complete[self.episodes[complete] == self.episodes[starts[complete]]]
         if len(complete) >= 4 * LEAST_EPISODES:
-            test = np.arange(len(complete)) % 2 == 1
-            begin = starts[complete]
-            target = self.rewards[complete, None]
-            early = np.concatenate([seen[begin], _with_actions(self.observations[begin], acted[complete])], 1)
-            late = np.concatenate([seen[complete], _with_actions(self.observations[complete], acted[complete])], 1)
-            yield from _known("Last Reward by First Observation", _explained(early, target, test))
-            yield from _known("Last Reward by Last Observation", _explained(late, target, test))
+            last = {"Last Reward": self.rewards[complete, None]}
+            for which, at in (("First", starts[complete]), ("Last", complete)):
+                features = self._with_actions(at, complete)
+                yield from _explained(f"by {which} Observation", features, last, np.arange(len(complete)) % 2 == 1)
         ended = self.last & self.terminated_rows
         if ended.sum() >= LEAST_EPISODES and (~self.last).sum() >= LEAST_EPISODES:
-            told = ended | ~self.last
-            test = self._held_out()[told]
-            score = _fitted(_features(self.following)[told], ended[told, None].astype(np.float64), test)[:, 0]
-            if 0 < ended[told][test].sum() < test.sum():
-                yield "End by Observation", _separation(score, ended[told][test], ~ended[told][test])
+            told = np.flatnonzero(ended | ~self.last)
+            ended, test = ended[told], test[told]
+            score = _fitted(_features(self.following[told]), ended[:, None].astype(np.float64), test)[:, 0]
+            if 0 < ended[test].sum() < test.sum():
+                yield "End by Observation", _separation(score, ended[test], ~ended[test])
 
-    def _held_out(self) -> NDArray[np.bool_]:
-        """Return the rows of every second block of consecutive rows, on which a regression is judged."""
-        block = np.arange(len(self.rewards)) // max(1, len(self.rewards) // 32)
-        held_out: NDArray[np.bool_] = block % 2 == 1
-        return held_out
+    def _with_actions(self, seen: NDArray[np.int64], acted: NDArray[np.int64]) -> Matrix:
+        """Return features of the observations of some rows, and of the actions of the same or other rows."""
+        observations = self.observations[seen]
+        return np.concatenate([_features(observations), _products(observations, self.actions[acted])], 1)
+
+    def _history(self, rows: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.bool_]]:
+        """Return features of earlier rows of the same episode, and which rows have enough of these.
+
+        Hidden state shows in what these features add, and noise does not.
+        """
+        few = self.observations[:, :: -(-self.observations.shape[1] // MOST_PAST)]
+        past, parts, has = rows, list[Matrix](), np.ones(len(rows), np.bool_)
+        for lag in range(1, LAGS + 1):
+            past = np.where(past >= 0, self.before[past], -1)
+            has &= (past >= 0) | (lag > 2)
+            before = np.where((past >= 0)[:, None], few[past], few[rows])
+            # A difference: close rows would drown in the ridge.
+            parts += [few[rows] - before, _products(before, self.actions[rows])[:, 2 * self.actions.shape[1] :]]
+        return np.concatenate(parts, 1), has
 
 
-def _components(column: Array) -> NDArray[np.float32]:
+def tables(batch: TrajectoryBatch, spec: BehaviorSpec, squashed: bool) -> Tables:
+    """Return copies of what measurements need of a batch's rows, trajectories and ended episodes."""
+    seen = [(batch.rows[f"obs_{i}"], batch.trajectories[f"next_obs_{i}"]) for i in range(len(spec.observations))]
+    (observations, finals), (signatures, final_signatures) = (
+        zip(*((of(column), of(final)) for column, final in seen), strict=True) for of in (_components, _signature)
+    )
+    n = batch.num_rows
+    drawn = batch.rows.get("continuous_actions", np.zeros((n, 0), np.float32))
+    continuous = np.clip(environment_actions(spec.actions, drawn, squashed), -10.0, 10.0)
+    choices = np.array(spec.actions.discrete_branches, np.int32)
+    # A custom stage or trainer may let choices pass that do not exist.
+    discrete = np.clip(batch.rows.get("discrete_actions", np.zeros((n, 0), np.int32)), 0, choices - 1)
+    rows = {
+        "observations": np.concatenate(observations, 1),
+        "signatures": np.sum(signatures, 0),
+        "actions": action_features(spec.actions, continuous, discrete).astype(np.float64),
+        "continuous": continuous,
+        "masks": batch.rows.get("action_masks", np.ones((n, 0), np.bool_)).copy(),
+        "rewards": batch.rewards.astype(np.float64),
+    }
+    pieces = {
+        "observations": np.concatenate(finals, 1),
+        "signatures": np.sum(final_signatures, 0),
+        "lengths": batch.lengths.astype(np.int64),
+        "agents": batch.trajectories["agent_ids"] + (np.int64(batch.source) << 40),
+        "terminated": batch.terminated.copy(),
+        "truncated": batch.truncated.copy(),
+    }
+    ended = {
+        name: batch.episodes.get(f"episode_{name}", np.zeros(0)).astype(np.float64) for name in ("returns", "lengths")
+    }
+    return rows, pieces, ended
+
+
+def _components(column: Array) -> Matrix:
     """Return evenly spaced components [n, at most `MOST_COMPONENTS`] of an observation column."""
     flat = column.reshape(len(column), -1)
-    return flat[:, :: -(-flat.shape[1] // MOST_COMPONENTS)].astype(np.float32)
+    return flat[:, :: -(-flat.shape[1] // MOST_COMPONENTS)].astype(np.float64)
 
 
 def _signature(column: Array) -> Matrix:
@@ -340,45 +331,44 @@ def _features(observations: Matrix) -> Matrix:
     return np.concatenate([observations, np.abs(observations), few[:, first] * few[:, second]], 1)
 
 
-def _with_actions(observations: Matrix, actions: Matrix) -> Matrix:
+def _products(observations: Matrix, actions: Matrix) -> Matrix:
+    """Return the actions, their squares, and their products with the observations."""
     products = (observations[:, :, None] * actions[:, None, :]).reshape(len(observations), -1)
     return np.concatenate([actions, np.square(actions), products], 1)
 
 
-def _explained(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> float | None:
-    """Return the share of the targets' variance that ridge regression explains in rows that it was not fitted to.
+def _explained(
+    how: str, features: Matrix, targets: dict[str, Matrix], test: NDArray[np.bool_]
+) -> Iterator[tuple[str, float]]:
+    """Yield the share of each target's variance that ridge regression explains in rows that it was not fitted to.
 
-    It is the mean over the target's varying components. None if no component varies, or if the result is far below 0,
-    as it is where a feature varies in the held-out rows alone: then the regression says nothing.
+    It is the mean over the target's varying components. A target is left out if no component varies, or if the share is
+    far below 0, as it is where a feature varies in the held-out rows alone: then the regression says nothing.
     """
-    held = targets[test]
-    spread = held.std(0)
-    keep = (spread > 1e-9 * (1 + np.abs(held).max(initial=0))) & (targets[~test].std(0) > 0)
-    if not keep.any() or len(held) < LEAST_EPISODES:
-        return None
-    predicted = _fitted(features, targets[:, keep], test)
-    errors = held[:, keep] - predicted
-    share = float(np.mean(1 - np.square(errors).mean(0) / np.square(spread[keep])))
-    return share if share > -0.5 else None
+    together = np.concatenate([*targets.values()], 1)
+    spread = together[test].std(0)
+    varied = (spread > 1e-9 * (1 + np.abs(together[test]).max(0, initial=0))) & (together[~test].std(0) > 0)
+    if not varied.any() or test.sum() < LEAST_EPISODES:
+        return
+    errors = together[test][:, varied] - _fitted(features, together[:, varied], test)
+    shares = np.full(len(varied), np.nan)
+    shares[varied] = 1 - np.square(errors).mean(0) / np.square(spread[varied])
+    ends = np.cumsum([target.shape[1] for target in targets.values()])
+    for name, own in zip(targets, np.split(shares, ends[:-1]), strict=True):
+        if np.isfinite(own).any() and (share := float(np.nanmean(own))) > -0.5:
+            yield f"{name} {how}", share
 
 
 def _fitted(features: Matrix, targets: Matrix, test: NDArray[np.bool_]) -> Matrix:
     """Fit ridge regression to the other rows, and return its predictions for the held-out rows."""
-    train = ~test
-    mean, deviation = features[train].mean(0), features[train].std(0)
+    mean, deviation = features[~test].mean(0), features[~test].std(0)
     varied = deviation > 1e-9 * (1 + np.abs(mean))
-    scaled = np.clip((features[:, varied] - mean[varied]) / deviation[varied], -5, 5)
-    design, centre = scaled[train], targets[train].mean(0)
-    gram = design.T @ design
-    gram[np.diag_indices_from(gram)] += RIDGE * len(design)
-    weights = np.linalg.solve(gram, design.T @ (targets[train] - centre))
+    scaled = ((features[:, varied] - mean[varied]) / deviation[varied]).clip(-5, 5).astype(np.float32)
+    design, centre = scaled[~test], targets[~test].mean(0)
+    gram = design.T @ design + RIDGE * len(design) * np.eye(scaled.shape[1])
+    weights = np.linalg.solve(gram, design.T @ (targets[~test] - centre))
     predicted: Matrix = scaled[test] @ weights + centre
     return predicted
-
-
-def _known(name: str, share: float | None) -> Iterator[tuple[str, float]]:
-    if share is not None:
-        yield name, share
 
 
 def _separation(values: Matrix, positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> float:

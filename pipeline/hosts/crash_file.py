@@ -14,6 +14,8 @@ import tempfile
 from contextlib import suppress
 from typing import IO, Any
 
+from headrace.startup_context import shortened
+
 RAISED = "Traceback (most recent call last)"
 """Text that the file contains if the child has raised an exception."""
 _STDERR = 2
@@ -75,5 +77,5 @@ def write_crash_file(descriptor: int, words: str) -> None:
     """In a child, write text to the file, or to standard error if that fails."""
     for output in (descriptor, _STDERR):
         with suppress(OSError):
-            os.write(output, words.encode(errors="replace"))
+            os.write(output, shortened(words).encode(errors="replace"))
             return

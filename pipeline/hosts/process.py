@@ -148,6 +148,8 @@ SPARE_BEHAVIORS = 4
 """Number of behaviours that an environment may have in addition to the listed ones."""
 TEAMS = 4
 """Number of behaviour ids (teams) to allow for per behaviour name."""
+FILES_PER_BEHAVIOR = 20
+"""Number of files that an actor's links of one behaviour name keep open in main."""
 
 
 class ProcessControl(SocketControl):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,6 +31,7 @@ from headrace.queues.errors import QueueClosed, SpecError
 from headrace.stages.environments.given import carried, take_over
 from headrace.stages.errors import StageError, describe_error, raised_in_user_code
 from headrace.stages.loop import StageFailure
+from headrace.startup_context import shortened
 
 
 class HostHandle(Protocol):
@@ -180,6 +182,8 @@ class HostPlan:
 
     plugins: Sequence[str] = field(default_factory=plugin_modules)
     """Modules that have added kinds to the configuration's tables; the host imports them."""
+    argv: Sequence[str] = field(default_factory=lambda: [*sys.argv])
+    """Main's command line. A script's modules that the host imports may read it, as with `multiprocessing`."""
     given: Mapping[str, bytes] = field(default_factory=dict)
     """For hosts in other processes: the serialised function that creates the caller's environment object."""
 
@@ -223,8 +227,8 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     blamed = cause if settings_are_wrong or named else error
     plain = settings_are_wrong or isinstance(error, StageError | SpecError)
     return HostFailed(
-        str(blamed) if plain else describe_error(error),
-        "".join(traceback.format_exception(cause)),
+        shortened(str(blamed)) if plain else describe_error(error),
+        shortened("".join(traceback.format_exception(cause))),
         stage or host,
         cause.key if isinstance(cause, StageError) else (),
         raised_in_user_code(cause),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import io
 import logging
 import os
 import socket
@@ -31,7 +32,7 @@ from headrace.pipeline.hosts.parent_death import HostLifeline
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan, HostWork, describe_failure
 from headrace.queues.codec import unpack
 from headrace.queues.platform import open_socket, take_over
-from headrace.stages.errors import is_failure
+from headrace.stages.errors import StageError, is_failure
 from headrace.stages.loading import load_attribute
 from headrace.startup_context import keep_startup_context
 
@@ -39,6 +40,17 @@ NOTICE = struct.Struct("<IB")
 """Format of the notice that a host has ended: the host's number and exit status."""
 LINK = ("socket", "segment")
 """Keys of a link's ticket: the tickets for its socket and its shared memory."""
+
+
+class NoTerminal(io.TextIOBase):
+    """Standard input of a host, which refuses questions to a person, for example by `breakpoint()` and `input()`."""
+
+    def readline(self, *_: object) -> str:  # type: ignore[override]
+        """Raise an error that says what to do instead."""
+        raise StageError(
+            "breakpoint() or input() needs a terminal, which this process lacks; run this part in the main process: "
+            "--set pipeline.hosts.actors.kind=inline for environments, pipeline.hosts.learners.kind=inline for trainers"
+        )
 
 
 class StartChannel:
@@ -61,6 +73,7 @@ class StartChannel:
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)  # programs started here inherit the null device, not the socket
             os.close(nothing)
+            sys.stdin = NoTerminal()
 
     def receive(self) -> dict[str, Any]:
         """Wait for the next start message, and return it with tickets that are valid in this process.
@@ -93,6 +106,7 @@ def run_host_process(lifeline: HostLifeline) -> int:
         return 1
     lifeline.let_users_code_run()
     follow_path_of_main(start_message["path"])
+    sys.argv[:] = start_message["plan"]["argv"]
     keep_startup_context()
     prepare_for_training(start_message["plan"]["role"])
     # On Windows the default loop would bind each socket to this process forever, so no replacement could use it.

@@ -48,6 +48,10 @@ _SILENT_ON_WINDOWS = (
 )
 
 
+UNKILLABLE_S = 5.0
+"""Seconds after which a killed child counts as ended, even if the system still keeps it."""
+
+
 class ChildProcess:
     """A child process that waits for a host, imports the host's modules meanwhile, and then runs the host.
 
@@ -136,12 +140,19 @@ class ChildProcess:
         end_left_behind(self._process, self._mark)
         self._crash_text = self._crash_file.read_and_close()
         with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
-            loop.call_soon_threadsafe(self.ended.set_result, status)
+            loop.call_soon_threadsafe(self._has_ended, status)
+
+    def _has_ended(self, status: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(status)
 
     def kill(self) -> None:
         """Kill the child, after which everything that it has started is ended."""
         with suppress(ProcessLookupError):  # it has already ended
             self._process.kill()
+        with suppress(RuntimeError):  # the loop is closed
+            if self._ended is not None:  # the system keeps a killed process that waits for a frozen disk
+                self._ended.get_loop().call_later(UNKILLABLE_S, self._has_ended, -9)
 
     def close(self) -> None:
         """Close the lifeline, which ends the child if it is still running."""

@@ -137,8 +137,8 @@ def _send(pid: int, started: int, number: signal.Signals) -> None:
 
 def main(watched: int, mark: str) -> None:
     """Sweep after the hosts of a process and after the process itself; return when nothing remains."""
-    for request in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # service managers send these to every process
-        signal.signal(request, signal.SIG_IGN)
+    for request in ("INT", "TERM", "HUP", "USR1", "USR2", "XCPU"):  # service managers send these to every process
+        signal.signal(signal.Signals[f"SIG{request}"], signal.SIG_IGN)
     pipe = sys.stdin.fileno()
     try:
         handle = os.pidfd_open(watched)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import MAIN, TRAINER, learner_name, part_name, saved_shards
 from headrace.pipeline.control import (
@@ -206,7 +207,10 @@ class Checkpointing:
     def signs(self) -> object:
         """Return values that change while a checkpoint progresses: trainers' steps, missing parts, disk usage."""
         trainers = [(state.step, state.version) for state in self._behaviors.values()]
-        return trainers, len(self._assembler.missing), _bytes_in(self.folder)
+        written = None
+        with suppress(OSError):
+            written = answered(self.folder, _bytes_in, self.folder)
+        return trainers, len(self._assembler.missing), written
 
     def receive(self, part: PartSaved | PartFailed) -> None:
         """Handle a part that was saved or could not be saved."""

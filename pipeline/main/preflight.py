@@ -8,7 +8,7 @@ others, and report the same mistakes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -23,24 +23,28 @@ from headrace.config.reward_signals import OwnSignalSettings
 from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.common.graph import ACTOR, acts
-from headrace.pipeline.common.process import lacks_torch
+from headrace.pipeline.common.graph import ACTOR, LEAGUE, MAIN, actor_names, acts, part_name
+from headrace.pipeline.common.process import allow_open_files, lacks_torch
 from headrace.pipeline.control import HostFailed
 from headrace.pipeline.diagnosis.live import check_rules
+from headrace.pipeline.hosts.process import FILES_PER_BEHAVIOR, SPARE_BEHAVIORS
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
-from headrace.pipeline.policies.export import NEWEST, check_undamaged
+from headrace.pipeline.policies.export import NEWEST
 from headrace.pipeline.policies.inference import check_brains, plays_given_models
 from headrace.pipeline.policies.ml_agents import left_checkpoint, left_steps
+from headrace.pipeline.policies.tensor_file import check_undamaged
 from headrace.pipeline.policies.warm_start import initial_policy
 from headrace.pipeline.reporting.writers import check_writers
 from headrace.pipeline.roles.stages import check_stages
-from headrace.pipeline.run_folder.checkpoint import CheckpointError, holds_checkpoint, newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, holds_checkpoint, newest_checkpoint
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
+from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.errors import StreamError
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.errors import StageError, blaming
 from headrace.stages.evaluation.opponents import check_opponents
+from headrace.stages.league.pool import FOLDER, check_members
 from headrace.startup_context import absolute
 
 
@@ -78,6 +82,12 @@ def _missing(config: RunConfig) -> Iterator[str]:
         yield from _missing_starts(config)
     yield from _missing_packages(config)
     yield from _missing_persons(config)
+    actors = len(actor_names(config)) if config.pipeline.hosts.actors.kind == "process" and acts(config) else 0
+    names = len(config.behaviors) + SPARE_BEHAVIORS
+    needed = 30 + actors * names * FILES_PER_BEHAVIOR
+    if (limit := allow_open_files(2 * needed)) < needed:
+        where, cure = "pipeline.hosts.actors.replicas", "raise the hard limit (`ulimit -Hn`), or run fewer actors"
+        yield f"{where}: {actors} actors need {needed} open files in main, but the system allows {limit:.0f}: {cure}"
 
 
 def _check_environment(config: RunConfig) -> None:
@@ -112,6 +122,18 @@ def _check_resumed(config: RunConfig) -> None:
             checkpoint = newest_checkpoint(folder / "checkpoints")
             if checkpoint is not None:
                 check_settings(config, checkpoint)
+                _check_pool(checkpoint)
+
+
+def _check_pool(checkpoint: Checkpoint) -> None:
+    """Check the files of a league's pool, because they are part of the checkpoint."""
+    for home, state in (checkpoint.read(part_name(LEAGUE, MAIN)) or {}).items():
+        if isinstance(state, Mapping) and "members" in state:
+            folder = checkpoint.folder.parent.parent
+            try:
+                check_members(behavior_folder(folder, home) / FOLDER, state["members"])
+            except StageError as error:
+                raise RunError(f"{error} (checkpoint {checkpoint.number} needs it)") from error
 
 
 def _check_origin(run_folder: Path) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 
+from headrace.pipeline.common.daemon_threads import DISKS
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import actor_names, learner_name
 from headrace.pipeline.control import HostFailed, LearnNoMore, Stop
@@ -47,6 +48,7 @@ class Shutdown:
     Attributes:
         begun: True if the run is ending.
         failure: the first failure; None if the run has not failed.
+        cause: the exception behind the failure if main raised it, such as a callback's; None for other hosts'.
         ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time limit was
             reached; otherwise empty.
     """
@@ -54,6 +56,7 @@ class Shutdown:
     def __init__(self, run: SavedRun) -> None:
         self.begun = False
         self.failure: HostFailed | None = None
+        self.cause: BaseException | None = None
         self.ended_by = ""
         self._limit_s = run.plan.config.pipeline.max_wall_time_s
         self._started_s = time.monotonic()
@@ -226,7 +229,7 @@ class Shutdown:
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
         if signs != self._signs:
             self._signs, self._moved_s = signs, now_s
-        silent_s = now_s - self._moved_s
+        silent_s = now_s - self._moved_s + (self._grace_s if DISKS.unanswered else 0.0)  # main has waited for the disk
         if not self._checkpointing.busy:
             if now_s - self._begun_s > self._sources_s:
                 self._running.kill(self._owing, self._sources_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, cast
 
@@ -153,11 +154,8 @@ def add_runs(api: Api, runs: Mapping[str, LiveRun | RunInFolder], options: Mappi
 
 
 _READS: dict[str, Callable[[LiveRun | RunInFolder], Any]] = {
-    "state": lambda run: run.state(),
-    "curves": lambda run: run.curves(),
-    "leagues": lambda run: run.leagues(),
+    **{name: methodcaller(name) for name in ("state", "curves", "leagues", "log")},
     "configuration": lambda run: {"yaml": run.configuration()},
-    "log": lambda run: run.log(),
 }
 
 

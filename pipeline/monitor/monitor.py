@@ -187,6 +187,7 @@ async def monitored(
     history, tail = History(), LogTail()
     if plan.resumes:
         await in_thread("read events", read_events, plan.folder.path, plan.config.behaviors, history)
+    history.start(time.time())
     coordinator.reporter.add_writer(HistoryWriter(history, plan.resumes))
     control = Control(coordinator.controls, stop, asyncio.get_running_loop(), settings.control)
     show: ShownGame = next(iter(wanted_sides(plan.config, "page").values()))(plan, coordinator)
@@ -510,7 +511,7 @@ def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot
         "time": round(time.time(), 1),
         "elapsed_s": round(snapshot.elapsed, 1),
         "seconds_left": snapshot.seconds_left,
-        "checkpoint": coordinator.checkpointing.newest,
+        "checkpoint": None if plan.playing else coordinator.checkpointing.newest,
         "checkpoint_under_way": coordinator.checkpointing.busy,
         "behaviors": [*_behaviors(plan, coordinator, snapshot)],
         "players": _players(coordinator),
@@ -528,7 +529,7 @@ def _status(coordinator: Coordinator) -> tuple[Status, str]:
         return "ending", ""
     if coordinator.controls.paused:
         return "paused", ""
-    return ("running" if any(state.ready for state in coordinator.starter.behaviors.values()) else "starting"), ""
+    return ("running" if shutdown.would_save else "starting"), ""
 
 
 def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ Main supplies the states of this process's run, and the server's thread delivers
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
@@ -19,15 +18,17 @@ import yaml
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.global_state_guard import OURS
 from headrace.pipeline.common.process import ProcessUsage, read_usage, usage_lacks
 from headrace.pipeline.reporting.console import ELO, REWARD
-from headrace.pipeline.reporting.history import History, read_events
+from headrace.pipeline.reporting.history import History, event_files, read_events
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.ghost.league_chart import chart_of
+from headrace.startup_context import shortened
 
 LATE_S = 60.0
 """Seconds without a new state after which main counts as blocked."""
@@ -114,6 +115,7 @@ class RunInFolder:
 
     Args:
         folder: `results/<run-id>`.
+        name: the run's name on the page.
 
     Attributes:
         group: a number shared by runs that have the same configuration and differ only in their seeds.
@@ -121,8 +123,8 @@ class RunInFolder:
 
     live = False
 
-    def __init__(self, folder: Path) -> None:
-        self.name = folder.resolve().name
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
         self._folder = folder
         self._history = History()
         self._signature: object = None
@@ -139,16 +141,12 @@ class RunInFolder:
                 {
                     "name": name,
                     "trainer": block.get("trainer_type"),
-                    "done": False,
                     "step": max(curve["steps"][-1] for curve in curves.values()),
                     "max_steps": block.get("max_steps"),
                     "steps_per_s": newest.get("Pipeline/Steps per Second"),
                     "reward": newest.get(REWARD),
                     "elo": newest.get(ELO),
                     "lag": newest.get("Policy/Lag"),
-                    "policy_wait": None,
-                    "updates": None,
-                    "seconds_left": None,
                 }
             )
         rest: dict[str, Any] = {"hosts": [], "edges": [], "players": [], "bottleneck": cause and asdict(cause)}
@@ -163,7 +161,7 @@ class RunInFolder:
         leagues = []
         for path in sorted(self._folder.glob("*/league.json")):
             try:
-                leagues.append(league_for_page(json.loads(path.read_text(encoding="utf-8"))))
+                leagues.append(league_for_page(parse_json(path.read_bytes())))
             except (OSError, ValueError, LookupError, TypeError):
                 continue
         return leagues
@@ -180,8 +178,7 @@ class RunInFolder:
         return []
 
     def _read(self) -> History:
-        files = sorted(self._folder.glob("*/events.out.tfevents.*"))
-        signature = [(path, path.stat().st_size) for path in files]
+        signature = [(path, path.stat().st_size) for path in event_files(self._folder)]
         if signature != self._signature:
             self._history, self._signature = History(), signature
             read_events(self._folder, self._behaviors(), self._history)
@@ -254,8 +251,6 @@ class Processes:
 # The newest lines of the log, as shown on the console.
 
 MOST_LINES = 400
-_LONGEST = 4000
-"""Maximum number of characters per line."""
 
 
 class LogTail(logging.Handler):
@@ -269,7 +264,7 @@ class LogTail(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record as a numbered line."""
         try:
-            text = record.getMessage()[:_LONGEST]
+            text = shortened(record.getMessage())
         except Exception:  # as in the standard library's handlers, a log line never ends the program
             self.handleError(record)
             return

@@ -10,7 +10,7 @@ from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.monitor.api import OPEN, USUAL_PORT, add_runs, page_routes
 from headrace.pipeline.monitor.shown_runs import RunInFolder
-from headrace.pipeline.reporting.pictures import grouped, shared_settings
+from headrace.pipeline.reporting.pictures import distinct_names, grouped, shared_settings
 from headrace.pipeline.run_folder.folder import find_run, read_configuration
 from headrace.pipeline.web import Api, Site, SiteOptions, make_token
 
@@ -27,8 +27,8 @@ def view(names: Sequence[str], results: str, endpoint: str, tell: Callable[[str]
     Raises:
         CommandError: if a run is missing or the server can't listen.
     """
-    folders = [find_run(name, results, "--view") for name in names]
-    runs = {str(number): RunInFolder(folder) for number, folder in enumerate(folders)}
+    folders = [*dict.fromkeys(find_run(name, results, "--view") for name in names)]
+    runs = {str(number): run for number, run in enumerate(map(RunInFolder, folders, distinct_names(folders)))}
     for number, numbers in enumerate(grouped([shared_settings(read_configuration(folder)) for folder in folders])):
         for member in numbers:
             runs[str(member)].group = number
@@ -43,7 +43,7 @@ async def _serve(runs: Mapping[str, RunInFolder], endpoint: str, tell: Callable[
     site = Site(api.routes, SiteOptions(endpoint, USUAL_PORT, token, lambda request: request.path not in OPEN))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    with requests_received(lambda: loop.call_soon_threadsafe(stop.set)):
+    with requests_received(lambda _: loop.call_soon_threadsafe(stop.set)):
         try:
             await site.start()
         except OSError as error:

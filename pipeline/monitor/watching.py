@@ -20,6 +20,7 @@ from aiohttp import WSMsgType, hdrs, web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from headrace.pipeline.control import DirectShow, KeysHeld, PictureTaken, ShowAnnounced
+from headrace.startup_context import shortened
 
 _HEADER = struct.Struct("<I")
 
@@ -304,7 +305,7 @@ class Viewer:
             raise WishRefused("this is the game that the run learns from, where the configuration sets who plays")
         if wish.player not in side["choices"]:
             choices = ", ".join(side["choices"])
-            raise WishRefused(f"unknown player '{wish.player}' for {wish.side}; available: {choices}")
+            raise WishRefused(f"unknown player '{wish.player}' for {side['name']}; available: {choices}")
         self._show.order.players[wish.side] = wish.player
 
     def _take(self, wish: Take) -> None:
@@ -315,10 +316,10 @@ class Viewer:
                 self._release(wish.side)
             return
         if persons.get(wish.side, self) is not self:
-            raise WishRefused(f"another person is already playing for {wish.side}")
+            raise WishRefused(f"another person is already playing for {side['name']}")
         if not side["playable"]:
             raise WishRefused(
-                f"a person can play for {wish.side} in the game that the run learns from only with 'brain: player'"
+                f"a person can play for {side['name']} in the game that the run learns from only with 'brain: player'"
             )
         for taken in [taken for taken, viewer in persons.items() if viewer is self]:
             self._release(taken)  # a viewer can play only one side at a time
@@ -390,7 +391,7 @@ async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
             viewer.carry_out(message.data)
         except WishRefused as error:
             async with asyncio.timeout(PATIENCE_S):
-                await socket.send_str(json.dumps({"error": str(error)}))
+                await socket.send_str(json.dumps({"error": shortened(str(error))}))
 
 
 async def _send(show: ShownGame, viewer: Viewer, socket: web.WebSocketResponse) -> None:

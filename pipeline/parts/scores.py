@@ -15,7 +15,7 @@ from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
-from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.pipeline.run_folder.atomic_files import REAL, write_atomic
 from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreKeeper, ScoreSums, score_table
@@ -122,7 +122,7 @@ class ScoreBoard(RunPart):
         folder = self.run.plan.folder
         path = folder.run_logs / FILE
         try:
-            folder.run_logs.mkdir(parents=True, exist_ok=True)
+            REAL.make_folder(folder.run_logs)
             described = {behavior_id: self._described(behavior_id, score) for behavior_id, score in scores.items()}
             played = {"episodes": self._wanted, "complete": not self._missing, "behaviors": described}
             write_atomic(path, json.dumps(played, indent=1).encode())

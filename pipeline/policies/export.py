@@ -14,10 +14,7 @@ import glob
 import io
 import json
 import logging
-import re
-import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,11 +26,14 @@ import numpy as np
 
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.paths import file_name
+from headrace.config.plain_data import parse_json
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.process import lacks_torch
+from headrace.pipeline.policies.tensor_file import UNREADABLE, check_undamaged, mentions, read_tensors
 from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import ExportEntry
+from headrace.queues.archive import open_archive
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, error_summary
@@ -43,9 +43,6 @@ from headrace.stages.policy.protocol import ActingPolicy
 from headrace.startup_context import shown
 
 FORMAT = 1
-_UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
-"""Errors that `zipfile` raises for damaged archives, and the `ValueError` from `_check_size`."""
-
 _SCORE = "evaluation.json"
 """Name of the entry in a file's archive with the score of the policy."""
 NEWEST = "checkpoint.pt"
@@ -152,10 +149,10 @@ def read_score(path: Path) -> dict[str, Any]:
     """
     check_undamaged(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_archive(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith(f"/{_SCORE}"))
-            return dict(json.loads(archive.read(name)))
-    except (*_UNREADABLE, TypeError, StopIteration) as error:
+            return dict(parse_json(archive.read(name)))
+    except (*UNREADABLE, TypeError, StopIteration) as error:
         raise ValueError(f"{path} contains no score of an evaluation") from error
 
 
@@ -179,13 +176,7 @@ def is_export(path: Path) -> bool:
 
     ML-Agents' `.pt` files have the same names but different content.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            _check_size(path, archive)
-            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
-            return not names or b"network_settings" in archive.read(names[0])
-    except _UNREADABLE:
-        return True
+    return not path.is_file() or mentions(path, b"network_settings")
 
 
 def read_export(path: Path, folder: Path | None = None) -> Export:
@@ -207,22 +198,22 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
     try:
         if not isinstance(content, Mapping):
             raise ValueError(f"it holds a {type(content).__name__}, not a dict")
-        check_tensors(path, content)
         if "Policy" in content:
             raise ValueError(
                 "it is an ML-Agents checkpoint, which --resume, --initialize-from, init_path and --inference accept"
             )
-        tensors = {name: tensor.numpy() for name, tensor in content["weights"].items()}
+        tensors = dict(content["weights"].items())
         spec = BehaviorSpec.from_plain(content["spec"])
         settings = NetworkSettings.model_validate(content["network_settings"])
         layout = tuple((name, tuple(array.shape)) for name, array in tensors.items())
         weights = np.concatenate([array.reshape(-1) for array in tensors.values()]).astype(np.float32)
-        learner = content.get("learner")
+        if not np.isfinite(weights).all():
+            raise ValueError("its weights contain NaN or infinity")
         return Export(
             PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
             PolicyDesign(spec, settings, bool(content["squashed"]), folder, greedy=bool(content.get("greedy"))),
             str(content["trainer_type"]),
-            None if learner is None else _as_arrays(learner),
+            content.get("learner"),
         )
     except KeyError as error:
         raise ValueError(f"{path} is not an exported policy: it has no {error}") from error
@@ -232,107 +223,6 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         raise ValueError(
             f"{path} is not an exported policy: its content has an unexpected structure ({error_summary(error)})"
         ) from error
-
-
-def read_tensors(path: Path) -> Any:
-    """Return the content of a `.pt` file without running code from it.
-
-    Torch's warnings, which suggest allowing code to run, are suppressed.
-
-    Raises:
-        OSError: if the file can't be read.
-        ValueError: if torch can't read it safely, or is not installed.
-    """
-    if lacking := lacks_torch(f"{path}: reading a .pt file"):
-        raise ValueError(f"{lacking}, or use the .onnx file of this policy")
-    import torch
-
-    file = io.BytesIO(path.read_bytes())
-    try:
-        _check_archive(path, file)
-        file.seek(0)
-        with warnings.catch_warnings(action="ignore"):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except _DamagedError as error:
-        raise ValueError(f"{path} {error}") from error
-    except Exception as error:
-        reason = "it is damaged, or not a PyTorch file" if file.getbuffer().nbytes else "it is empty"
-        if match := re.search(r"GLOBAL ([\w.]+\w)", str(error)):
-            reason = (
-                f"it holds objects other than tensors and plain values ({match[1]}); loading them could run arbitrary "
-                "code, so nothing was loaded"
-            )
-        raise ValueError(f"{path} is not an exported policy: {reason}") from error
-
-
-class _DamagedError(ValueError):
-    """Raised if an archive is damaged, or claims to contain more bytes than its file has."""
-
-
-def check_undamaged(path: Path) -> None:
-    """Check that a `.pt` file is undamaged, without importing torch; files in other formats pass.
-
-    Raises:
-        OSError: if the file can't be read.
-        ValueError: if the file is damaged.
-    """
-    file = io.BytesIO(path.read_bytes())
-    try:
-        _check_archive(path, file)
-    except _DamagedError as error:
-        raise ValueError(f"{path} {error}") from error
-    except _UNREADABLE:
-        return
-
-
-_FOLDER = 0x10
-"""The directory bit in the DOS attributes of a zip entry."""
-_RESTORE = "restore it from a copy, or use a file from a different step"
-
-
-def _check_archive(path: Path, file: io.BytesIO) -> None:
-    with zipfile.ZipFile(file) as archive:
-        _check_size(path, archive)
-        for member in archive.infolist():
-            if member.external_attr & _FOLDER and not member.is_dir():  # torch would silently read nothing
-                raise _DamagedError(f"is damaged: its entry {member.filename} is marked as a folder; {_RESTORE}")
-        if (entry := archive.testzip()) is not None:  # torch ignores the checksums
-            raise _DamagedError(
-                f"is damaged: the checksum (CRC-32) of its entry {entry} does not match its content; {_RESTORE}"
-            )
-
-
-def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
-    """Check that an archive's content is at most as large as its file, because torch does not compress.
-
-    Raises:
-        ValueError: if the content is larger.
-    """
-    size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
-    if unpacked > size:
-        raise _DamagedError(
-            f"is not an exported policy: its content declares {unpacked:,} bytes, but the file has {size:,}"
-        )
-
-
-def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Check that the tensors need no more bytes than the file has, because a view can be larger than its storage.
-
-    Raises:
-        ValueError: if they need more bytes.
-    """
-    import torch
-
-    claimed = 0
-
-    def count(leaf: Any) -> None:
-        nonlocal claimed
-        if isinstance(leaf, torch.Tensor):
-            claimed += leaf.numel() * leaf.element_size()
-
-    _map_leaves(content, count)
-    if claimed > path.stat().st_size:
-        raise ValueError(f"its tensors declare {claimed:,} bytes, but the file has {path.stat().st_size:,}")
 
 
 def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
@@ -365,13 +255,6 @@ def _as_tensors(values: Mapping[str, Any]) -> Any:
     import torch
 
     return _map_leaves(values, lambda leaf: torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf)
-
-
-def _as_arrays(values: Mapping[str, Any]) -> Any:
-    """Copy nested dictionaries and lists, converting their tensors to arrays: the inverse of `_as_tensors`."""
-    import torch
-
-    return _map_leaves(values, lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _map_leaves(values: Any, convert: Callable[[Any], Any]) -> Any:
@@ -469,7 +352,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     source, target = Path(last.file_path), run_folder / f"{behavior_folder(run_folder, behavior).name}{SUFFIX}"
     if source.suffix != SUFFIX:
         return last
-    write_atomic(target, source.read_bytes(), files=files)
+    write_atomic(target, answered(source, source.read_bytes), files=files)
     log.info("Copied %s to %s.", shown(source), shown(target))
     return replace(last, file_path=str(target))
 

@@ -17,7 +17,8 @@ import numpy as np
 from headrace.config import NetworkSettings
 from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.policies.export import NEWEST, check_tensors, exports_by_step, is_export, read_tensors
+from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export
+from headrace.pipeline.policies.tensor_file import read_tensors
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Array, PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -271,12 +272,10 @@ class MLAgentsCheckpoint:
         try:
             self.trainer_type = next(kind for module, kind in _TRAINERS.items() if module in content)
             (step,) = content["global_step"].values()
-            self.step = int(step)
-            for part in content.values():  # one part at a time, because a shared critic repeats the policy's tensors
-                check_tensors(path, part)
+            self.step = int(step.item())
             self._adams = {name: part for name, part in content.items() if "param_groups" in part}
             self._weights = {
-                name: {key: tensor.numpy() for key, tensor in part.items()}
+                name: {key: array.view() for key, array in part.items()}  # raises an error for anything but arrays
                 for name, part in content.items()
                 if name not in self._adams
             }
@@ -425,12 +424,12 @@ class MLAgentsCheckpoint:
                 parameters = [(module, name) for module, name in parameters if module == "Policy"]
             for number, (module, name) in zip(numbers, parameters, strict=True):
                 weight = modules[module][name]
-                kept = state[number][moment].numpy() if number in state else np.zeros_like(weight)
+                kept = state[number][moment] if number in state else np.zeros_like(weight)
                 moments.setdefault(module, {})[name] = kept.reshape(weight.shape)
         return {"Optimizer:critic": moments["Policy"], **moments}
 
     def _updates(self, adam: str) -> int:
-        return max((int(state["step"]) for state in self._adams[adam]["state"].values()), default=0)
+        return max((int(np.asarray(state["step"]).item()) for state in self._adams[adam]["state"].values()), default=0)
 
 
 def _describe(design: PolicyDesign) -> str:

@@ -14,7 +14,6 @@ members.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from headrace.config import NetworkSettings
 from headrace.config.brains import kind_of
 from headrace.config.errors import suggest
 from headrace.config.paths import file_name
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.export import NEWEST, SUFFIX, exports_by_step, is_export, read_export, step_in_name
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
@@ -37,7 +37,7 @@ from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, describe_error, error_summary
-from headrace.stages.league.pool import FOLDER, Member, Pool, read_member
+from headrace.stages.league.pool import FOLDER, Member, read_index, read_member
 from headrace.stages.league.pool import SUFFIX as MEMBER
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.memories import nothing_recalled
@@ -142,6 +142,8 @@ def read_model(
         RunError: if the file can't be read, or the policy does not fit the environment.
     """
     path = file.path
+    if path.exists() and not path.is_file():  # opening a named pipe could block forever
+        raise RunError(f"{path} is not a regular file")
     try:
         if is_member(path):
             return _read_member(path, spec, network_folder, version)
@@ -226,9 +228,10 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
     folder = behavior_folder(run_folder, behavior)
     newest, last = folder / NEWEST, run_folder / f"{folder.name}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
-    policies = [path for path in exports if is_export(path) or not (models or last.is_file())]
-    if policies and (not models or step_in_name(policies[-1]) >= step_in_name(models[-1])):
-        return policies[-1]
+    policies = (path for path in reversed(exports) if is_export(path) or not (models or last.is_file()))
+    policy = next(policies, None)  # older files need not be read
+    if policy is not None and (not models or step_in_name(policy) >= step_in_name(models[-1])):
+        return policy
     if models:
         return models[-1]
     if newest.is_file() and (is_export(newest) or not last.is_file()):
@@ -446,9 +449,9 @@ def members_in(folder: Path) -> list[Member]:
         RunError: if the pool's index can't be read.
     """
     try:
-        return [*Pool(folder).members]
-    except StageError as error:
-        raise RunError(str(error)) from error
+        return read_index(folder)
+    except (StageError, ValueError) as error:
+        raise RunError(f"{error}; restore the original file, or resume the run, which writes a new one") from error
 
 
 def member_file(run_folder: Path, behavior: str, number: int) -> Path:
@@ -517,8 +520,12 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
     folder = pool_folder(run_folder)
     report, members = folder.parent / REPORT, members_in(folder)
     try:
-        mixture = ((int(number), float(share)) for number, share in json.loads(report.read_bytes())["mixture"])
-        shares = {number: share for number, share in mixture if members[number].behavior in ("", chosen[0])}
+        mixture = ((int(number), float(share)) for number, share in parse_json(report.read_bytes())["mixture"])
+        shares = {
+            number: share
+            for number, share in mixture
+            if 0 <= share <= 1 and members[number].behavior in ("", chosen[0])
+        }
         uses = {number: members[number].use or str(member_file(run_folder, chosen[0], number)) for number in shares}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"{report}, which holds the league's mixture, can't be read: {error_summary(error)}") from error

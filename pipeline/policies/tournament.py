@@ -203,7 +203,7 @@ class TournamentTable:
 
                 async def reset() -> StepResult:
                     parameters.reseed(self._seed)
-                    return await maybe_await(group.reset(self._seed))
+                    return await maybe_await(group.reset, self._seed)
 
                 await reset()
                 check_teams(group)
@@ -211,7 +211,7 @@ class TournamentTable:
                 async for result in play_pairs(group, len(self._players), self._games, self._make, reset, stop):
                     self._report(result)
             finally:
-                await maybe_await(group.close())
+                await maybe_await(group.close)
         except (StageError, BrokenEnvironmentError) as error:
             raise RunError(f"{_OPTION}: {error}") from error
 

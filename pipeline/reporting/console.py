@@ -15,16 +15,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from io import TextIOWrapper
 from pathlib import Path
 from textwrap import wrap
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.common.global_state_guard import OURS, keeping_handler
 from headrace.pipeline.common.output import EveryRecord, json_lines, own_stream
@@ -62,15 +64,19 @@ class ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
-            stream = self._stream or own_stream("stdout")
-            stream.write(self.format(record) + "\n")
+            line = self.format(record) + "\n"
+            if self._stream is not None:
+                answered(self._called, self._stream.write, line)
+                return
+            stream = own_stream("stdout")
+            stream.write(line)
             stream.flush()
         except OSError as error:
             if not self._failed:
                 self._failed = True
                 with suppress(OSError, AttributeError):  # the error may be impossible to report
                     own_stream("stderr").write(
-                        f"[WARNING] {self._called} can't be written: {error.strerror}. Training continues.\n"
+                        f"[WARNING] {self._called} can't be written: {error.strerror or error}. Training continues.\n"
                     )
         except Exception:  # like every handler of the standard library: a log line never ends the program
             self.handleError(record)
@@ -79,8 +85,8 @@ class ConsoleHandler(logging.Handler):
         """Close the handler's stream; later lines are dropped."""
         self.close()
         if self._stream is not None:
-            with suppress(OSError):  # either already reported, or about buffered data
-                self._stream.close()
+            with suppress(OSError):  # already reported
+                answered(self._called, self._stream.close, limit_s=1.0)
 
 
 class LevelledLines(EveryRecord):
@@ -198,7 +204,8 @@ def logged_to(folder: Path, append: bool, shown: Sequence[str] = ()) -> Iterator
     path = folder / "run_logs" / FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace")
+        raw: Any = answered(path, lambda: path.open("ab" if append else "wb", buffering=0))
+        file = TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
     except OSError as error:
         log.warning("%s can't be written: %s. Training continues without it.", path, error.strerror)
         yield
@@ -283,7 +290,8 @@ class BehaviorProgress:
 
     name: str
     steps: int
-    max_steps: int
+    max_steps: int | None
+    """None if the behaviour has no end: it only plays, in inference or together with others that learn."""
     steps_per_s: float
     """Recent steps per second, not the average since the start."""
     mean_reward: float | None = None
@@ -298,11 +306,11 @@ class BehaviorProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `max_steps` at the current speed; None at speed 0."""
-        left = max(0, self.max_steps - self.steps)
+        """Seconds until `max_steps` at the current speed; None at speed 0 or without `max_steps`."""
+        left = math.inf if self.max_steps is None else max(0, self.max_steps - self.steps)
         if not left:
             return 0.0
-        return left / self.steps_per_s if self.steps_per_s > 0 else None
+        return left / self.steps_per_s if self.steps_per_s > 0 and left < math.inf else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +347,8 @@ class ProgressSnapshot:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until every behaviour reaches `max_steps`; None if unknown for any behaviour."""
-        left = [behavior.seconds_left for behavior in self.behaviors]
+        """Seconds until every behaviour with an end reaches `max_steps`; None if unknown for any of them."""
+        left = [behavior.seconds_left for behavior in self.behaviors if behavior.max_steps is not None]
         estimates = [seconds for seconds in left if seconds is not None]
         return max(estimates) if estimates and len(estimates) == len(left) else None
 
@@ -463,8 +471,8 @@ BEHAVIOR_COLUMNS = ("behavior", "steps", "", "reward", "± SD", "ELO", "length",
 def _behavior_cells(behavior: BehaviorProgress, paused: bool) -> tuple[str, ...]:
     return (
         behavior.name,
-        f"{behavior.steps:,} / {behavior.max_steps:,}",
-        f"{behavior.steps / max(1, behavior.max_steps):.0%}",
+        f"{behavior.steps:,}" + ("" if behavior.max_steps is None else f" / {behavior.max_steps:,}"),
+        "" if behavior.max_steps is None else f"{behavior.steps / max(1, behavior.max_steps):.0%}",
         _number(behavior.mean_reward, 3),
         _number(behavior.reward_std, 3),
         _number(behavior.elo, 1),

@@ -57,7 +57,7 @@ class CsvWriter(StatisticsWriter):
         if new or not path.is_file():
             columns = list(dict.fromkeys([*_FIRST, *written, *row]))
             rows = [*(_rows(path) if written and path.is_file() else ()), row]
-            path.parent.mkdir(parents=True, exist_ok=True)
+            REAL.make_folder(path.parent)
             write_atomic(path, _table(columns, rows, header=True))
             self._columns[category] = columns
         else:
@@ -151,7 +151,7 @@ class EpisodeTable:
                 aside = free_name(path.with_name(f"{path.name}.damaged"))
                 REAL.replace(path, aside)
                 log.warning("%s can't be read. Starting a new file; the old one is now %s.", path, aside.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        REAL.make_folder(path.parent)
         lines = [f"#{json.dumps({'t_start': began, 'env_id': self._behavior})}", _HEADER, *rows]
         write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
         return began

@@ -24,7 +24,7 @@ MARKS = "Marks/"
 """Prefix of the tags that marks have in event files."""
 LESSON = "Environment/Lesson Number/"
 Point = tuple[int, float, float]
-"""A point of a curve: step, seconds since 1970, value."""
+"""A point of a curve: step, seconds, value."""
 
 
 class Mark(NamedTuple):
@@ -32,7 +32,7 @@ class Mark(NamedTuple):
 
     step: int
     at: float
-    """Time of the event, in seconds since 1970."""
+    """Time of the event, in seconds."""
     kind: str
     """Kind of event: `set` (a hyperparameter was changed), `lesson`, `checkpoint` or `restart`."""
     text: str
@@ -73,7 +73,11 @@ class Curve:
 
 
 class History:
-    """All of a run's curves, keyed by category (a behaviour, or `Pipeline`) and name. Thread-safe."""
+    """All of a run's curves, keyed by category (a behaviour, or `Pipeline`) and name. Thread-safe.
+
+    Points and marks are added with seconds since 1970, and kept with seconds since the run's start, without the pauses
+    before it was resumed.
+    """
 
     def __init__(self) -> None:
         self._curves: dict[str, dict[str, Curve]] = {}
@@ -83,9 +87,19 @@ class History:
         self._marks: dict[str, list[Mark]] = {}
         self._fresh_marks: list[tuple[str, Mark]] = []
         self._lessons: dict[tuple[str, str], float] = {}
+        self._began = self._newest = 0.0
         self.revision = 0
         """Version of the content, which increases with every change except additions. Readers must then reread
         everything."""
+
+    def start(self, at: float) -> None:
+        """Note when a process of the run started, once or more; the pause since the last event does not count."""
+        with self._lock:
+            self._began = max(self._began, at - self._newest)
+
+    def _since_start(self, at: float) -> float:
+        self._newest = max(self._newest, at - self._began)
+        return at - self._began
 
     def add(self, category: str, name: str, point: Point) -> None:
         """Add a point to a curve.
@@ -93,6 +107,7 @@ class History:
         Ignore the point if it would begin a new curve and the history has `MOST_CURVES` already.
         """
         with self._lock:
+            point = point[0], self._since_start(point[1]), point[2]
             named = self._curves.setdefault(category, {})
             if name not in named:
                 if self._count >= MOST_CURVES:
@@ -114,7 +129,7 @@ class History:
     def mark(self, category: str, mark: Mark) -> None:
         """Add a mark; beyond the limit, the oldest mark is dropped."""
         with self._lock:
-            self._add_mark(category, mark)
+            self._add_mark(category, mark._replace(at=self._since_start(mark.at)))
 
     def _add_mark(self, category: str, mark: Mark) -> None:
         marks = self._marks.setdefault(category, [])
@@ -130,7 +145,7 @@ class History:
             for curve in self._curves.get(category, {}).values():
                 curve.rewind(step)
             self._marks[category] = [mark for mark in self._marks.get(category, []) if mark.step <= step]
-            self._add_mark(category, Mark(step, at, "restart", "restart"))
+            self._add_mark(category, Mark(step, self._since_start(at), "restart", "restart"))
 
     def take_fresh(self) -> tuple[list[tuple[str, str, Point]], list[tuple[str, Mark]]]:
         """Return the points and marks added since the last call."""
@@ -233,9 +248,11 @@ def read_events(run_folder: Path, behaviors: Iterable[str], history: History) ->
         history: receives the points and marks.
     """
     names = {behavior_folder(run_folder, name).name: name for name in behaviors}
-    for path in sorted(run_folder.glob("*/events.out.tfevents.*")):
+    for path in event_files(run_folder):
         category = names.get(path.parent.name, name_of_file(path.parent.name))
-        for event in _events(path):
+        for number, event in enumerate(_events(path)):
+            if not number:
+                history.start(event.wall_time)
             if event.HasField("session_log"):
                 if event.session_log.status == _RESTART:
                     history.rewind(category, event.step - 1, event.wall_time)
@@ -247,6 +264,12 @@ def read_events(run_folder: Path, behaviors: Iterable[str], history: History) ->
                     text = value.tensor.string_val[0].decode(errors="replace")
                     history.mark(category, Mark(event.step, event.wall_time, value.tag.removeprefix(MARKS), text))
     history.take_fresh()
+
+
+def event_files(run_folder: Path) -> list[Path]:
+    """Return a run's event files, or another library's, which has no subfolders; the first process's files first."""
+    found = [*run_folder.glob("events.out.tfevents.*"), *run_folder.glob("*/events.out.tfevents.*")]
+    return sorted(found, key=lambda path: path.name)
 
 
 def _events(path: Path) -> Iterator[Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.run_folder.atomic_files import write_atomic
+from headrace.config.plain_data import parse_json
+from headrace.pipeline.run_folder.atomic_files import REAL, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pi
     for behavior, report in reports.items():
         folder = behavior_folder(run_folder, behavior)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            REAL.make_folder(folder)
             write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
             if pictures:
                 _draw(report, folder)
@@ -43,7 +44,7 @@ def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambd
     drawn = []
     for path in sorted(run_folder.glob(f"*/{REPORT}")):
         try:
-            report = json.loads(path.read_bytes())
+            report = parse_json(path.read_bytes())
             drawn += _draw(report | {"notes": [*notes(str(report["behavior"]))]}, path.parent)
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{path} is not the report of a league: {error!r}") from error

@@ -213,9 +213,15 @@ class Reporter:
 
     def snapshot(self) -> ProgressSnapshot:
         """Return the run's current progress."""
+        learning = any(each.learns for each in self._behaviors.values())
         return ProgressSnapshot(
             self.elapsed_s,
-            tuple(behavior.progress for behavior in self._behaviors.values()),
+            tuple(
+                each.progress
+                if self._training and (each.learns or not learning)
+                else replace(each.progress, max_steps=None)
+                for each in self._behaviors.values()
+            ),
             tuple(watch.progress for watch in self._queues.values()),
             find_bottleneck(numbers := self.shares.numbers(), self._blocks),
             numbers,
@@ -235,7 +241,7 @@ class Reporter:
         """
         for behavior in self._behaviors.values() if self._waiting is None else ():
             steps = behavior.progress.steps
-            if self._training and behavior.summarized < min(steps, behavior.progress.max_steps):
+            if self._training and behavior.summarized < min(steps, behavior.progress.max_steps or steps):
                 self._summarize(behavior, steps)
 
     def close(self) -> None:

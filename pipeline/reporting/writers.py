@@ -19,11 +19,12 @@ import numpy as np
 
 from headrace.config import RunConfig
 from headrace.config.pipeline import STATISTICS_WRITERS
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.reporting.console import hyperparameters_text
 from headrace.pipeline.reporting.history import MARKS
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
-from headrace.pipeline.run_folder.atomic_files import FileGuard, append, write_atomic
+from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard, append, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.windows_files import once_released
 from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
@@ -84,7 +85,7 @@ class TensorboardWriter:
 
     def _file(self, category: str) -> _EventFile:
         file = self._files.get(category)
-        if file is not None and not file.path.exists():
+        if file is not None and not answered(file.path, file.path.exists):
             log.warning("%s was removed while it was being written; its statistics continue in a new file.", file.path)
             del self._files[category]
         if category not in self._files:
@@ -106,7 +107,7 @@ class _EventFile:
         self._proto: Any = summary_pb2
         self.resumed = False
         """True once the file marks the step at which a resumed run continues."""
-        folder.mkdir(parents=True, exist_ok=True)
+        REAL.make_folder(folder)
         # TensorBoard reads a folder's files in the order of their names, which begin with the time.
         stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter):06d}"
         self.path = folder / f"events.out.tfevents.{stamp}"

@@ -51,7 +51,7 @@ from headrace.pipeline.roles.device import choose_rounding, device_of, precision
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import ReceiverTap, recorded_here
 from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, squashes_actions
-from headrace.pipeline.run_folder.atomic_files import FileGuard
+from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard
 from headrace.pipeline.run_folder.checkpoint import pack_state, unfinished_folder, unpack_state
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import ItemSink, ItemSource, Sender
@@ -438,7 +438,7 @@ class LearnerHost(TrainerHost):
             self._stage.report_now()
             self._export()
             folder = unfinished_folder(self.stages.folder.path / "checkpoints", number)
-            folder.mkdir(parents=True, exist_ok=True)
+            REAL.make_folder(folder)
             trainer.save_bulk(folder)
             if self._shards is not None:
                 self._shards.save(number)

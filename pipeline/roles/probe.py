@@ -14,6 +14,7 @@ from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import maybe_await
 from headrace.stages.errors import StageError
 from headrace.stages.loading import load_attribute
+from headrace.stages.user_calls import call_user
 
 
 class ProbeHost:
@@ -36,16 +37,16 @@ class ProbeHost:
 async def advice_on(config: RunConfig) -> list[str]:
     """Return what the run itself does not report: findings of the environment checkers, and why no game is shown."""
     kind, request = config.environment_kind, EnvironmentRequest(config)
-    advice = [] if kind.advice is None else [*load_entry(kind.advice)(request)]
+    advice = [] if kind.advice is None else call_user(list, load_entry(kind.advice)(request))
     if config.monitor is not None and not kind.not_shown:
         from headrace.stages.exhibition.film import make_shown_group
 
         try:
             group, _ = make_shown_group(request)
             try:
-                await maybe_await(group.reset(0))
+                await maybe_await(group.reset, 0)
             finally:
-                await maybe_await(group.close())
+                await maybe_await(group.close)
         except StageError as error:
             advice.append(f"monitor: the live page can't show the game: {error}")
     return advice

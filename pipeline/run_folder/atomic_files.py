@@ -4,8 +4,8 @@
 operation that changes the disk goes through a `FileOperations`, one primitive at a time, so a test can make any
 primitive fail, or kill the process there.
 
-These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
-`asyncio.to_thread`.
+These functions block (an fsync may take tens of milliseconds). All of them wait for the disk in `answered`, which names
+a disk that hangs.
 
 A `FileGuard` is for files that a run can do without: an error while writing a file affects only that file.
 """
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.queues.windows_files import once_released
 
 P = ParamSpec("P")
@@ -46,7 +47,7 @@ class FileOperations:
 
     def perform(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Perform one primitive; `operation` is its name, for tests that make a particular primitive fail."""
-        return function(*args, **kwargs)
+        return answered(args[0], lambda: function(*args, **kwargs))
 
     def _patiently(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return once_released(lambda: self.perform(operation, function, *args, **kwargs), self.pause)
@@ -178,6 +179,10 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: Fil
 
 def append(path: Path, data: bytes) -> None:
     """Append to a file. After a disk error, restore the old length, so the file still ends with a complete row."""
+    answered(path, _append, path, data)
+
+
+def _append(path: Path, data: bytes) -> None:
     with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)
         try:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import zipfile
 import zlib
 from pathlib import Path
 
+from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import REAL
 from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder, check_length, check_run_id
+from headrace.queues.archive import NOT_AN_ARCHIVE, open_archive
 from headrace.startup_context import absolute
 
 SUFFIX = ".zip"
@@ -29,10 +32,7 @@ _STABLE_BASELINES = (
     "(docs/stable-baselines3.md)"
 )
 _FORMAT = 1
-_DAMAGED = (
-    *(OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError),
-    *(OverflowError, struct.error, zlib.error),
-)
+_DAMAGED = (*NOT_AN_ARCHIVE, LookupError, TypeError, AttributeError, OverflowError, struct.error, zlib.error)
 """Errors raised for damaged archives."""
 _SCORES_AND_POOLS = ("*/*-best.json", "*/league.json", "*/league/pool.json", "*/league/*.policy")
 
@@ -83,7 +83,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
     if not source.is_file():
         raise RunFolderError(f"{source}: no such file or run folder")
     try:
-        with zipfile.ZipFile(source) as archive:
+        with open_archive(source) as archive:
             saved_id = _run_id_in(archive, source)
             name = saved_id if run_id is None else run_id
             check_run_id(name)
@@ -93,8 +93,10 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
                 raise RunFolderError(f"{folder} already exists: choose a different run_id, or remove that folder")
             partial = folder.with_name(f".{folder.name}.{os.getpid()}-0.partial")
             try:
-                # Names that lead out of the folder stay inside.
-                archive.extractall(partial, [member for member in archive.namelist() if member != LISTING])
+                names = [name for name in archive.namelist() if name != LISTING]
+                if outside := [name for name in names if {"", ".", ".."} & {*re.split(r"[/\\:]", name)}]:
+                    raise RunFolderError(f"{source}: its entry {outside[0][:100]!r} is outside the run's folder")
+                archive.extractall(partial, names)
                 REAL.replace(partial, folder)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -134,7 +136,7 @@ def same_checkpoint(path: Path, run_folder: Path) -> bool:
     """
     checkpoint = newest_checkpoint(run_folder / "checkpoints")
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_archive(path) as archive:
             _run_id_in(archive, path)
             if checkpoint is None:
                 return False
@@ -147,10 +149,11 @@ def same_checkpoint(path: Path, run_folder: Path) -> bool:
 
 def describe_archive(path: Path) -> str:
     """Describe an archive and say how to read it; return "" for any other file."""
-    if not zipfile.is_zipfile(path):
+    try:
+        with open_archive(path) as archive:
+            names = archive.namelist()
+    except _DAMAGED:
         return ""
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
     if LISTING in names:
         return "this is a saved run; extract its folder with headrace.load"
     if _POLICY in names:
@@ -163,7 +166,7 @@ def _run_id_in(archive: zipfile.ZipFile, source: Path) -> str:
     if LISTING not in archive.namelist():
         what = describe_archive(source) or "this archive was not written by RunResult.save"
         raise RunFolderError(f"{source}: expected a saved run; {what}")
-    listing = json.loads(archive.read(LISTING))
+    listing = parse_json(archive.read(LISTING))
     if listing.get("format") != _FORMAT:
         raise RunFolderError(
             f"{source} has format {listing.get('format')}, but this version of Headrace reads format {_FORMAT}"

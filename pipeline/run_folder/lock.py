@@ -8,21 +8,28 @@ reach it, so each host also checks that main has not listed it in `LOST`.
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
+from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import FileOperations
 from headrace.startup_context import shown
 
+log = logging.getLogger(__name__)
+
 LOCK = ".lock"
 GUARD = ".lock.guard"
+SOFT = ".lock.soft"
+"""Name of the file that takes the lock's place on a file system without locks: it exists while a run holds it."""
 LOST = ".lock.lost"
 """Name of the file that lists the incarnations of lost hosts, one a line."""
 _SCANNED_S = 0.5 if sys.platform == "win32" else 0
@@ -48,6 +55,11 @@ class HeldFolder:
 
     def lost(self) -> str:
         """Return why this process must not write here; empty if it may, or if the folder can't be examined."""
+        with suppress(OSError):
+            return answered(self.path, self._lost)
+        return ""
+
+    def _lost(self) -> str:
         with suppress(OSError):
             if self._incarnation and str(self._incarnation) in (self.path / LOST).read_text("ascii", "replace").split():
                 return f"{shown(self.path)} accepts nothing from this host, because main has lost it"
@@ -133,12 +145,24 @@ def lock_folder(run_folder: Path) -> BaseFileLock:
     Raises:
         RunFolderError: if another process holds the lock.
     """
-    guard = FileLock(run_folder / GUARD, timeout=_SCANNED_S, thread_local=False)
+    guard: BaseFileLock = FileLock(run_folder / GUARD, timeout=_SCANNED_S, thread_local=False)
+    instead = ""
     try:
-        guard.acquire()
+        try:
+            guard.acquire()
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+            instead = f"; if that process was killed, delete {run_folder / SOFT}"
+            log.warning(
+                "The file system of %s supports no locks (%s): using %s", shown(run_folder), error.strerror, SOFT
+            )
+            guard = SoftFileLock(run_folder / SOFT, timeout=_SCANNED_S, thread_local=False)
+            guard.acquire()
     except Timeout as error:
         raise RunFolderError(
             f"{run_folder} is in use by {_holder(run_folder)}; wait for it, stop it, or use a different --run-id"
+            f"{instead}"
         ) from error
     return guard
 

@@ -29,6 +29,7 @@ from headrace.pipeline.serving.service import PolicyService
 from headrace.pipeline.web import has_token
 from headrace.stages.listening import add_grpc_port, find_port
 from headrace.stages.proto_messages import ProtoMessages
+from headrace.startup_context import shortened
 
 SERVICE = "inference.GRPCInferenceService"
 
@@ -137,9 +138,9 @@ class GrpcServer:
                 response = await method(kind.FromString(body))
             except DecodeError as error:
                 text = f"the message is not a valid {kind.DESCRIPTOR.name}: {error}"
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, shortened(text))
             except RequestRefused as refused:
-                await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
+                await context.abort(grpc.StatusCode[refused.why.grpc], shortened(str(refused)))
             encoded: bytes = response.SerializeToString()
             return encoded
 

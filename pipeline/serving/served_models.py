@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.paths import user_path
+from headrace.pipeline.common.daemon_threads import answered, in_thread
 from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.policies.model_files import (
     ModelFile,
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 
 QUICK_PRODUCTS = 2**20
 """Maximum number of multiplications in a decision made in the event loop; slower decisions would block requests."""
+
+UNANSWERED_S = 60.0
+"""Seconds after which the server no longer waits for a file to be read."""
 
 Signature = tuple[str, int, int, int]
 """Identity of a file: path, inode, modification time and size. The identity changes when the file is replaced."""
@@ -102,10 +106,10 @@ class ServedModel:
         """
         signature: Signature | None = None
         try:
-            file, signature = self._find()
+            file, signature = answered(self._reference, self._find, limit_s=UNANSWERED_S)
             if signature in (self.newest.signature, self._refused):
                 return
-            loaded = _load(file, signature, self.newest.version + 1)
+            loaded = answered(file.path, _load, file, signature, self.newest.version + 1, limit_s=UNANSWERED_S)
             check_spec(loaded.spec, self.newest.spec, "clients expect")
             theirs, ours = loaded.policy.memory_size, self.newest.policy.memory_size
             if theirs != ours:
@@ -157,14 +161,14 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
     """
     models_by_name: dict[str, ServedModel] = {}
     for argument in references:
-        name, reference = _named(argument)
         try:
+            name, reference = _named(argument)
             files = find_models(reference)
             if name and len(files) > 1:
                 names = ", ".join(file.behavior for file in files)
                 raise RunError(f"{reference} holds several behaviours ({names}), but only one name was given")
             models = [ServedModel(name, reference, file.behavior) for file in files]
-        except (RunError, OSError) as error:
+        except (RunError, OSError, ValueError) as error:
             raise CommandError(f"--serve {argument}: {error}") from error
         for model in models:
             model.name = model.name or model.newest.spec.name
@@ -200,10 +204,13 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
 
 async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
     """Look for newer files until cancelled, in a thread, so requests never wait for the disk."""
+    await asyncio.gather(*(_keep_fresh(model, period_s) for model in models))
+
+
+async def _keep_fresh(model: ServedModel, period_s: float) -> None:
     while True:
         await asyncio.sleep(period_s)
-        for model in models:
-            try:
-                await asyncio.to_thread(model.refresh)
-            except Exception as error:  # a damaged file can cause any error; the server must keep answering
-                log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))
+        try:
+            await in_thread("newer model", model.refresh)
+        except Exception as error:  # a damaged file can cause any error; the server must keep answering
+            log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))

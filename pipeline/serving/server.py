@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 
 from headrace.config.listen import LAST_PORT, endpoint_of, reaches_others
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.common.process import uncollected
+from headrace.pipeline.common.process import allow_open_files, uncollected
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import PolicyService, ServingLimits
-from headrace.pipeline.web import TOKEN_VARIABLE, TRIED_PORTS, Site, SiteOptions, allow_open_files, make_token
-from headrace.stop_requests import AT_ONCE
+from headrace.pipeline.web import TOKEN_VARIABLE, TRIED_PORTS, Site, SiteOptions, make_token
+from headrace.stop_requests import BY_SIGNAL
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024
@@ -71,12 +72,12 @@ async def _serve(
 ) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def receive() -> None:
+    def receive(request: signal.Signals) -> None:
         if stop.is_set():
-            at_once("ended immediately; pending requests were not answered", AT_ONCE)
+            at_once("ended immediately; pending requests were not answered", BY_SIGNAL + request)
         stop.set()
 
-    with requests_received(lambda: loop.call_soon_threadsafe(receive)):
+    with requests_received(lambda request: loop.call_soon_threadsafe(receive, request)):
         service = PolicyService(models, options.deterministic, options.seed, time.monotonic)
         listen, port = endpoint_of(options.endpoint)
         token = make_token() if reaches_others(listen) else ""

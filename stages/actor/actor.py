@@ -408,7 +408,7 @@ class Actor(Source[Item]):
 
     async def stop(self) -> None:
         """Close the environments."""
-        await maybe_await(self._environment.stop())
+        await maybe_await(self._environment.stop)
 
     def progress(self) -> int | None:
         """Return the tick count; None while waiting for either the host or environments with their own deadlines."""

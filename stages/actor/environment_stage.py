@@ -37,6 +37,7 @@ from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.slots import Numbers
 from headrace.stages.stage import StageContext
+from headrace.stages.user_calls import call_user
 
 MappingRows = list[tuple[PolicyMapping, NDArray[np.intp] | None]]
 """A tick's rows grouped by mapping: pairs (mapping, row indices), in which None stands for all rows."""
@@ -298,7 +299,7 @@ class EnvironmentStage:
         old, self._group = self._group, None
         try:
             if old is not None:
-                await maybe_await(old.close())
+                await maybe_await(old.close)
         except Exception as error:  # a broken environment may fail to close: the new one starts anyway
             self._context.log.debug("closing the broken environment failed: %s", error)
         self._build()
@@ -403,7 +404,7 @@ class EnvironmentStage:
         """Call the group's `reset` with a seed, or its `step` with actions."""
         assert self._group is not None, "the stage was not started"
         try:
-            result = getattr(self._group, what)(argument)
+            result = call_user(getattr(self._group, what), argument)
             if inspect.isawaitable(result):
                 result = await result
         except (StageError, EnvironmentEnded):

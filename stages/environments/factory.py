@@ -33,6 +33,7 @@ from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, 
 from headrace.stages.errors import BrokenEnvironmentError, StageError, blaming, describe_error, describe_fault, type_of
 from headrace.stages.loading import check_arguments, load_callable
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
+from headrace.stages.user_calls import call_user, calls_user
 
 _STEPS_AT_ONCE = 8
 """Maximum number of environment steps in a tick in which no agent decides. A limit is necessary because the host waits
@@ -93,7 +94,7 @@ class RepeatingGroup(WrappedGroup):
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances and drop all held actions."""
         self._holds = {}
-        return self._without_held(await maybe_await(self._group.reset(seed)))
+        return self._without_held(await maybe_await(self._group.reset, seed))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Start the new actions, and advance until an agent must decide, or for `_STEPS_AT_ONCE` steps."""
@@ -101,7 +102,7 @@ class RepeatingGroup(WrappedGroup):
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):
             held = {behavior_id: self._holds[behavior_id].actions() for behavior_id in self._acting_ids}
-            result = self._without_held(await maybe_await(self._group.step(held)))
+            result = self._without_held(await maybe_await(self._group.step, held))
             games = result.games is not None and len(result.games.env_ids)
             if result.steps or result.statistics or games or result.gone:
                 break
@@ -347,11 +348,11 @@ class LimitedGroup(WrappedGroup):
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances."""
         self._ages = {}
-        return self._limited(await maybe_await(self._group.reset(seed)))
+        return self._limited(await maybe_await(self._group.reset, seed))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Advance one tick, and truncate the episodes that have reached the limit."""
-        return self._limited(await maybe_await(self._group.step(actions)))
+        return self._limited(await maybe_await(self._group.step, actions))
 
     def _pass_on(self, parameters: EpisodeParameters) -> None:
         assert isinstance(self._group, SupportsParameters), "it is, or this is not called"
@@ -501,6 +502,7 @@ class EnvironmentRequest:
 
 
 @preparing()
+@calls_user
 def make_group(
     request: EnvironmentRequest, film: Callable[[EnvironmentGroup], EnvironmentGroup] | None = None
 ) -> EnvironmentGroup:
@@ -547,10 +549,10 @@ async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec
     alone = config.model_copy(update={"environment": environment, "env_settings": settings})
     group = make_group(replace(request, config=alone))
     try:
-        await maybe_await(group.reset(request.seed))
+        await maybe_await(group.reset, request.seed)
         return {spec.name: spec for spec in group.behavior_specs.values()}
     finally:
-        await maybe_await(group.close())
+        await maybe_await(group.close)
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
@@ -670,7 +672,7 @@ def call(make: Callable[[], Any], name: str) -> Any:
         BrokenEnvironmentError: if the callable raises an error other than a StageError.
     """
     try:
-        return make()
+        return call_user(make)
     except StageError:
         raise
     except Exception as error:

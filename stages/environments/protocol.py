@@ -10,13 +10,14 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.user_calls import call_user
 
 _Result = TypeVar("_Result")
 
@@ -147,8 +148,9 @@ class EnvironmentGroup(Protocol):
         ...
 
 
-async def maybe_await(result: _Result | Awaitable[_Result]) -> _Result:
-    """Return the result of a group's `reset`, `step` or `close`, once it is available."""
+async def maybe_await(call: Callable[..., _Result | Awaitable[_Result]], *arguments: Any) -> _Result:
+    """Call a group's `reset`, `step` or `close`, and return the result once it is available."""
+    result = call_user(call, *arguments)
     return await result if inspect.isawaitable(result) else result
 
 
@@ -167,7 +169,7 @@ async def play(
         yield result
         await asyncio.sleep(0)  # most groups never wait, and messages and requests to stop could not arrive otherwise
         actions = {behavior_id: decide(behavior_id, steps) for behavior_id, steps in result.steps.items()}
-        result = await maybe_await(group.step(actions))
+        result = await maybe_await(group.step, actions)
 
 
 @runtime_checkable

@@ -57,17 +57,17 @@ async def _measure(config: RunConfig, count: int) -> float:
     group = make_group(EnvironmentRequest(config.model_copy(update={"environment": section})))
     try:
         random = np.random.default_rng(0)
-        result = await maybe_await(group.reset(0))
+        result = await maybe_await(group.reset, 0)
         took: list[float] = []
         end = time.perf_counter() + _COUNT_S
         while len(took) < _WARM_TICKS + _LEAST_TICKS or time.perf_counter() < end:
             actions = random_actions(group, result, random)
             began = time.perf_counter()
-            result = await maybe_await(group.step(actions))
+            result = await maybe_await(group.step, actions)
             took.append(time.perf_counter() - began)
         return median(took[_WARM_TICKS:])
     finally:
-        await maybe_await(group.close())
+        await maybe_await(group.close)
 
 
 def random_actions(

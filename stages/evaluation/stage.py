@@ -168,7 +168,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
 
     async def _reset(self, group: EnvironmentGroup) -> StepResult:
         self._before_reset(SEED)
-        return await maybe_await(group.reset(SEED))
+        return await maybe_await(group.reset, SEED)
 
     async def _play_side(
         self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], start: StepResult

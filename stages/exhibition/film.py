@@ -32,6 +32,7 @@ from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, 
 from headrace.stages.environments.rendering import PICTURES
 from headrace.stages.errors import StageError
 from headrace.stages.games.scene import Display, SupportsScenes
+from headrace.stages.user_calls import call_user
 from headrace.startup_context import absolute
 
 USUAL_FPS = 30.0
@@ -155,7 +156,7 @@ class FilmedGroup(WatchedGroup):
     def now(self) -> Picture:
         """Return a frame of the current state."""
         if self.display is None:
-            image = self._group.render(0)
+            image = call_user(self._group.render, 0)
             return Picture(pixels=np.array(image)) if self._raw else Picture(image=encode(image))
         scene = self._group.scene(0)
         return Picture(scene.shapes, score=scene.score, heads=scene.heads)

@@ -144,7 +144,7 @@ class PacedGroup(WrappedGroup):
 
         The first `step` returns these rows, because people may be absent now.
         """
-        result = await maybe_await(self._group.reset(seed))
+        result = await maybe_await(self._group.reset, seed)
         self._begin(result)
         self._withheld = StepResult(result.steps)
         await self._unsupervised(self._show_frame(ShownFrame(self._film.now())))
@@ -154,12 +154,12 @@ class PacedGroup(WrappedGroup):
         """Step at the game's own pace, or wait for a change, after which the withheld rows may follow."""
         if self._restarting:
             self._restarting, self.standings = False, Standings()
-            self._withheld = await maybe_await(self._group.reset())
+            self._withheld = await maybe_await(self._group.reset)
             self._begin(self._withheld)
         elif self._withheld is None:
             self._people.decided(behavior_id for behavior_id, batch in actions.items() if len(batch.discrete))
             before = self._film.score
-            self._withheld = result = await maybe_await(self._group.step(actions))
+            self._withheld = result = await maybe_await(self._group.step, actions)
             self.behavior_specs = self._group.behavior_specs
             self._begins = await self._unsupervised(self._show_step(before, result))
         if not await self._unsupervised(self._may_go_on(self._withheld)):

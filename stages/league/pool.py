@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ import msgpack
 import numpy as np
 
 from headrace.config.brains import MemberSettings
+from headrace.config.plain_data import parse_json
 from headrace.queues.messages import PolicyUpdate
-from headrace.queues.windows_files import once_released, write_all, write_whole
+from headrace.queues.windows_files import ON_LOOP, PAUSES_S, once_released, write_all, write_whole
 from headrace.stages.errors import StageError
 from headrace.stages.plain_state import policy_from_state
+
+log = logging.getLogger(__name__)
 
 FOLDER = "league"
 """Name of the pool's folder, inside the behaviour's folder of a run."""
@@ -65,17 +70,20 @@ class Pool:
     memory.
 
     Args:
-        folder: the folder for the files, created when it is needed.
+        folder: the folder for the files, created when it is needed. A damaged index costs as much as a missing one: the
+            pool is empty until `restore`.
 
     Raises:
-        StageError: if the pool has an index that can't be read.
+        StageError: if a different version of Headrace wrote the index.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._members: list[Member] = []
-        if (folder / INDEX).exists():
-            self._members = _read_index(folder / INDEX)
+        try:
+            self._members = read_index(folder)
+        except ValueError as error:
+            log.warning("%s. A new index replaces it, with the members that the checkpoint lists.", error)
 
     @property
     def members(self) -> Sequence[Member]:
@@ -148,13 +156,9 @@ class Pool:
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Restore the members from `state_dict()`, and remove the files of members that were frozen later.
 
-        Raises:
-            StageError: if a member's file is missing.
+        `check_members` has checked the files before the run started.
         """
         members = [Member(**plain) for plain in state]
-        for member in members:
-            if not member.use and not (self.folder / member.path).exists():
-                raise _fault(self.folder, member, f"is missing (SHA-256 {member.hash})")
         self._members = members
         if self.folder.exists():
             kept = {member.path for member in members if not member.use}
@@ -168,7 +172,7 @@ class Pool:
 
     def _files(self) -> list[str]:
         endings = (SUFFIX, ".partial")
-        return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(endings))
+        return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(endings) and path.is_file())
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -187,7 +191,7 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
         StageError: if its file is missing, can't be read, or holds weights other than the frozen ones.
     """
     try:
-        update = unpacked((folder / member.path).read_bytes())
+        update = unpacked(_read_again(folder / member.path))
     except FileNotFoundError:
         raise _fault(folder, member, f"is missing (SHA-256 {member.hash})") from None
     except Exception as error:
@@ -197,6 +201,17 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
         was = f"has changed since it was frozen: the SHA-256 of its weights was {member.hash} and is {digest}"
         raise _fault(folder, member, was)
     return update
+
+
+def check_members(folder: Path, state: Iterable[Mapping[str, Any]]) -> None:
+    """Check the files of all members in a pool's `state_dict()`.
+
+    Raises:
+        StageError: if a file is missing or damaged; the message names the first one.
+    """
+    for member in (Member(**plain) for plain in state):
+        if not member.use:
+            read_member(folder, member)
 
 
 def hash_of(update: PolicyUpdate) -> str:
@@ -234,17 +249,44 @@ def unpacked(data: bytes) -> PolicyUpdate:
     return update
 
 
-def _read_index(path: Path) -> list[Member]:
+def _read_again(path: Path) -> bytes:
+    """Read a file, again and again for a second if the disk refuses to open, read or close it."""
+    for pause_s in PAUSES_S[:ON_LOOP]:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError:
+            time.sleep(pause_s)
+    return path.read_bytes()
+
+
+def read_index(folder: Path) -> list[Member]:
+    """Return the members that a pool's index lists; none if there is no index.
+
+    Raises:
+        StageError: if a different version of Headrace wrote the index.
+        ValueError: if the index can't be read.
+    """
+    path = folder / INDEX
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
         if content["format"] != FORMAT:
-            raise ValueError(f"it has format {content['format']}, but this version of Headrace reads format {FORMAT}")
-        return [Member(**plain) for plain in content["members"]]
+            raise StageError(
+                f"{path} has format {content['format']}, but this version of Headrace reads format {FORMAT}"
+            )
+        members = [Member(**plain) for plain in content["members"]]
+        for number, member in enumerate(members):
+            kinds = [type(value) for value in asdict(member).values()]
+            if kinds != [int if each.type == "int" else str for each in fields(Member)] or member.number != number:
+                raise ValueError(f"its member {number} has a value of a different kind, or a different number")
+            if not member.use and Path(member.path).name != member.path:
+                raise ValueError(f"its member {number} names a file outside this folder: {member.path}")
+        return members
+    except FileNotFoundError:
+        return []
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StageError(
-            f"{path}, which lists the members of the league's pool, can't be read: {error}; restore the original "
-            "file, or restart the run with --force"
-        ) from error
+        raise ValueError(f"{path}, which lists the members of the league's pool, can't be read: {error}") from error
 
 
 def _write(path: Path, data: bytes) -> None:

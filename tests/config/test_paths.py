@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,13 +27,47 @@ def home(monkeypatch, tmp_path):
         ("~/runs", "/home/me/runs"),
         ("$HOME/runs", "/home/me/runs"),
         ("${HOME}/runs@best", "/home/me/runs@best"),
-        ("$unheard_of/runs", "$unheard_of/runs"),
         ("demos/*.demo", "demos/*.demo"),
         ("minari:pointmaze/umaze-v2", "minari:pointmaze/umaze-v2"),
     ],
 )
 def test_home_and_variables_are_replaced(text, path):
     assert user_path(text).replace("\\", "/") == path
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("$unheard_of/runs", "$unheard_of"),
+        ("$HOME/${unheard_of}.yaml", "${unheard_of}"),
+        ("${HOME:-/tmp}/runs", "${HOME:-/tmp}"),
+        ("runs/$unheard_of", "$unheard_of"),
+    ],
+)
+def test_a_variable_that_is_not_set_is_refused_unless_a_file_has_this_name(tmp_path, text, named):
+    with pytest.raises(ValueError, match=re.escape(f"'{text}': the variable {named} is not set")):
+        user_path(text)
+    (tmp_path / "$unheard_of").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path)
+    if named == "$unheard_of":
+        assert user_path(text) == text
+
+
+def test_an_unset_variable_is_refused_with_its_line_or_option_and_an_unknown_home_too():
+    text = "behaviors: {B: {}}\nenvironment: {kind: gymnasium, id: CartPole-v1}\ncheckpoint_settings:\n  results_dir: $NO/a\n"
+    Path("my.yaml").write_text(text, encoding="ascii")
+    with pytest.raises(ConfigError, match=r"my\.yaml:4: checkpoint_settings\.results_dir: .*\$NO is not set"):
+        load_config("my.yaml")
+    with pytest.raises(ConfigError, match=r"--set checkpoint_settings\.results_dir.*\$NO is not set"):
+        load_config({"environment": {"kind": "gymnasium", "id": "a"}}, ["checkpoint_settings.results_dir=$NO/a"])
+    with pytest.raises(ValueError, match="~nobody-here is not a known home folder"):
+        user_path("~nobody-here/runs")
+
+
+def test_an_unset_variable_in_an_option_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        parse(["my.yaml", "--results-dir", "$NO/a"])
+    assert "argument --results-dir: '$NO/a': the variable $NO is not set" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="makes a file with a backslash in its name")

@@ -194,6 +194,7 @@ MISTAKES = [
     ("env_settings: {env_path: a, num_envs: 300}", "env_settings.num_envs: 300 exceeds the limit of 256 environments"),
     ("env_settings: {listen: my-host}", "env_settings.listen: 'my-host' is not valid; expected localhost (this"),
     ("env_settings: {base_port: 65536}", "env_settings.base_port: 65536 is out of range; expected a number at most"),
+    ("environment_parameters: {größe: 1}", "environment_parameters.größe: 'größe' is not ASCII, and Unity would read"),
     ("env_settings: {env_args: --fast}", "env_settings.env_args: '--fast' is not valid; expected a list"),
     ("env_settings:", "env_settings: an empty value (null) is not valid; expected a map of keys and values; give it"),
     ("engine_settings: {widht: 1}", "engine_settings.widht: unknown key; did you mean 'width'?"),

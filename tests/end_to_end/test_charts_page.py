@@ -121,7 +121,7 @@ def charts(browser: Any, address: str) -> Charts:
 
 def test_runs_share_charts_and_seeds_are_averaged(charts):
     names = "[...document.querySelectorAll('.legend button')].map((each) => each.dataset.line).join()"
-    assert charts.run(f"return {names}") == "ppo × 2,sac-1"
+    charts.until(f"{names} === 'ppo × 2,sac-1'", "all runs")
     assert charts.values().split() == ["101", "110"]  # (100 + 102) / 2, and 110
     charts.click("[data-option=mean]")
     assert charts.run(f"return {names}") == "ppo-1,ppo-2,sac-1"
@@ -130,6 +130,20 @@ def test_runs_share_charts_and_seeds_are_averaged(charts):
     assert charts.values().split() == ["100", "110"]
     charts.click('[data-tab="*"]')
     charts.until(f"document.querySelectorAll('{CHART} .values span').length === 4", "both behaviours of both runs")
+    assert complaints(charts.browser) == []
+
+
+def test_the_menu_and_the_legend_show_what_is_there(charts):
+    links = charts.run("return [...document.querySelectorAll('nav a')].filter((e) => e.offsetWidth).map((e) => e.hash)")
+    assert links == ["#curves", "#configuration"]
+    assert charts.run("return arguments[0].every((hash) => document.querySelector(hash).offsetHeight)", links)
+    legend = "return [...document.querySelector('.legend').children].map((each) => each.textContent)"
+    charts.until("document.querySelectorAll('.legend button').length === 2", "all runs")
+    assert charts.run(legend) == ["ppo × 2 (mean ± SD)", "sac-1"]
+    charts.click('[data-tab="*"]')
+    assert charts.run(legend) == ["ppo × 2 (mean ± SD)", "sac-1", "Ball", f"{LONG[:16]}…{LONG[-15:]}"]
+    tabs = "return [...document.querySelectorAll('[data-tab]')].map((each) => each.dataset.tab)"
+    assert charts.run(tabs)[:3] == ["Ball", LONG, "*"]
     assert complaints(charts.browser) == []
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import subprocess
 import sys
+import threading
 
 import pytest
 import yaml
@@ -103,3 +106,28 @@ def test_a_run_continues_if_its_output_can_not_be_written(tmp_path):
     assert done.stderr.count("The output can't be written: No space left on device. Training continues.") == 1
     assert "Traceback" not in done.stderr
     read_whole_checkpoint(tmp_path / "run")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+def test_a_file_that_never_answers_costs_the_last_checkpoint_but_holds_the_end_only_for_a_while(tmp_path, caplog):
+    pipes = []
+
+    def hang(_):
+        """Put named pipes, which nobody reads, in the place of TensorBoard's files."""
+        for events in (tmp_path / "run" / "CartPole").glob("events.*"):
+            if stat.S_ISREG(events.stat().st_mode):
+                events.unlink()
+                os.mkfifo(events)
+                pipes.append(events)
+
+    plain = cartpole(**INLINE, pipeline__supervision__grace_s=2.0, behaviors__CartPole__checkpoint_interval=100_000)
+    with pytest.raises(
+        RunFailed, match=f"last checkpoint could not be written: .*: the disk still has not answered for {tmp_path}"
+    ):
+        run_here(plain, tmp_path, "run", RunOptions(on_summary=hang))
+    assert "events.out.tfevents.* can't be written: the disk has not answered for 1 s" in caplog.text
+    for pipe in pipes:
+        os.close(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))  # the call that hangs returns
+    for thread in threading.enumerate():
+        if thread.name == "file call":
+            thread.join()

@@ -74,3 +74,9 @@ def test_mistakes_are_reported_without_a_traceback():
     assert done.returncode == 2
     assert "--timesteps=0: must be at least 1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_model_for_a_game_with_images_is_refused_before_training(gdrl, tmp_path):
+    said = gdrl("--game=picture", "--viz", "--timesteps=1000", "--onnx_export_path=out/model", status=1)
+    assert "announces the image 'camera_2d', which the addon can't pass to a model" in said
+    assert not (tmp_path / "out").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,40 @@ def test_closures_are_stepped_in_the_runs_own_processes(tmp_path):
     kept = yaml.safe_load((result.folder / "configuration.yaml").read_text())
     assert kept["pipeline"]["hosts"]["actors"]["kind"] == "process"
     assert result.behaviors["CartPole"].recent_return == pytest.approx(6.5, abs=0.5)
+
+
+SCRIPT = """
+import argparse, sys
+import gymnasium
+parser = argparse.ArgumentParser()
+parser.add_argument("--length", type=int, default=5)
+arguments = parser.parse_args()
+
+class Corridor(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self.observation_space.low, {}
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.low, 1.0, self.steps >= arguments.length, False, {}
+
+if __name__ == "__main__":
+    from headrace import run
+    hyperparameters = {"buffer_size": 200, "batch_size": 100}
+    result = run({
+        "environment": {"kind": "gymnasium", "factory": Corridor, "num_envs": 2, "behavior": "B"},
+        "behaviors": {"B": {"trainer_type": "ppo", "max_steps": 400, "hyperparameters": hyperparameters}},
+        "pipeline": {"hosts": {"actors": {"kind": "process"}}},
+    })
+    print(result.behaviors["B"].recent_return)
+"""
+
+
+@pytest.mark.lengthy
+def test_the_runs_processes_see_the_command_line_of_the_script(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="ascii")
+    command = [sys.executable, "train.py", "--length", "40"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "40.0\n", done.stderr

@@ -14,6 +14,7 @@ from run_folders import read_whole_checkpoint
 from runs import Command, run_here
 
 from headrace.pipeline.policies.export import read_export
+from headrace.stop_requests import REQUESTS
 
 BESIDE = [TROUBLED_ENV, TROUBLED_ENV.with_name("misbehaving_trainers.py")]
 LONG = {"behaviors__CartPole__max_steps": 10**7, "behaviors__CartPole__checkpoint_interval": 10**7}
@@ -51,13 +52,15 @@ def test_the_last_checkpoint_is_written_after_repeated_signals_if_the_actor_dies
     command.until(lambda: "Step: 1000." in command.output, "the first summary")
     for pid in command.hosts().values():  # a terminal or service manager may send it to everybody: it is for main
         assert os.getpgid(pid) != os.getpgid(command.process.pid)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in REQUESTS:
             os.kill(pid, number)
     summaries = command.output.count("Step: ")
     command.until(lambda: command.output.count("Step: ") > summaries + 1, "further summaries")
     actor = command.pid_of("actor-0")
     os.kill(actor, signal.SIGSTOP)  # it will not get as far as its barrier
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+    command.interrupt(signal.SIGUSR1)
+    command.until(lambda: "Received SIGUSR1, a request to end the run." in command.output, "the signal's name")
+    for number in (signal.SIGXCPU, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         command.interrupt(number)
     command.until(lambda: "Learning was interrupted" in command.output, "the signal's answer")
     os.kill(actor, signal.SIGKILL)

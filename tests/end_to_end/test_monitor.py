@@ -10,7 +10,8 @@ from urllib.parse import quote
 import pytest
 import yaml
 from page_calls import LONG, LONG_HERE, Page
-from run_configs import INLINE, changed, volley
+from run_configs import INLINE, cartpole, changed, volley
+from runs import run_here
 
 from headrace.pipeline.cli import main
 from headrace.pipeline.monitor.api import PAGE
@@ -70,6 +71,18 @@ def test_the_api_shows_the_wiring_progress_curves_and_end_of_a_run(beside):
     assert page.call("/api/runs/live/stop", body={})[0] == 200
     last = [*events][-1]["state"]
     assert last["status"] == "ended"
+
+
+def test_a_run_that_only_plays_shows_neither_start_nor_end_nor_checkpoint(start, tmp_path):
+    plain = cartpole(**INLINE, behaviors__CartPole__max_steps=1000, behaviors__CartPole__summary_freq=500)
+    run_here(plain, tmp_path / "results", "run")
+    page = Page(start(plain, "--inference", "--monitor=0", "--monitor-control"))
+    state = page.until(lambda s: s["behaviors"] and s["behaviors"][0]["step"] > 1500, "steps beyond max_steps")
+    (behavior,) = state["behaviors"]
+    assert (state["status"], state["checkpoint"]) == ("running", None)
+    assert (state["seconds_left"], behavior["max_steps"], behavior["seconds_left"]) == (None, None, None)
+    assert page.call("/api/runs/live/checkpoint", body={})[0] == 409
+    assert "headrace_max_steps{" not in page.call("/metrics")[1]
 
 
 def test_other_machines_need_the_token_which_is_in_no_file_and_no_answer(beside, tmp_path, capsys):

@@ -108,6 +108,41 @@ def test_a_player_moves_an_agent_and_the_recording_trains_a_clone(start, browser
     assert (made.actions.discrete == seen.choices).all(axis=1).mean() > 0.8
 
 
+BOARD = {
+    "environment": {"kind": "builtin", "id": "ConnectFour", "behavior": "Four", "num_envs": 1},
+    "behaviors": {
+        "Four": {"trainer_type": "ppo", "brain": [{"use": "player", "teams": [1]}, {"use": "random", "teams": [0]}]}
+    },
+}
+PLACES = """return [...document.querySelectorAll('.pad')].map((pad) => pad.getBoundingClientRect()).map((box) =>
+ [Math.round(box.top), (box.left + box.width / 2 - canvas.left) / canvas.width])"""
+
+
+@pytest.mark.slow
+def test_each_button_stands_below_its_column_on_a_phone_and_sides_have_their_colours(start, browser):
+    page = Page(start(BOARD, "--monitor=0", "--monitor-control"))
+    page.command.until(lambda: "waiting for a person to play for yellow" in page.command.output, "the wait")
+    size = {"width": 390, "height": 850, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.get(page.address)
+        until(browser, "document.querySelector('.pill')?.textContent === 'running'", "a run that has started")
+        click(browser, "[data-do=watch]")
+        until(browser, "document.querySelector('[data-take]')", "the sides")
+        click(browser, "[data-take]")
+        until(browser, f"document.querySelectorAll('.pad').length === 7 && {DRAWN} > 1", "the columns")
+        places = browser.execute_script(
+            f"const canvas = document.querySelector('.stage canvas').getBoundingClientRect(); {PLACES}"
+        )
+        assert len({top for top, _ in places}) == 1
+        columns = [(0.35 + column + 0.5) / 7.7 for column in range(7)]  # of a board with a margin of 0.35
+        assert [across for _, across in places] == pytest.approx(columns, abs=0.02)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    links = "[...document.querySelectorAll('nav a')].filter((each) => !each.hidden).map((each) => each.textContent)"
+    assert browser.execute_script(f"return {links}.includes('Self-play')") is False
+
+
 @pytest.mark.slow
 def test_a_killed_game_of_the_page_can_be_restarted(start, browser):
     page = Page(start(LONG, "--monitor=0", beside=[CALM]))

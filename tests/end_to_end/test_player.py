@@ -100,7 +100,7 @@ async def play(page):
 
 def test_a_run_waits_for_its_player_whom_a_student_imitates(start):
     page = Page(start(PLAYED, "--monitor=0", "--monitor-control"))
-    page.command.until(lambda: f"is waiting for a person to play for {SEAT}" in page.command.output, "the wait")
+    page.command.until(lambda: "is waiting for a person to play for blue, right" in page.command.output, "the wait")
     for command in ("checkpoint", "pause", "resume"):
         assert page.call(f"/api/runs/live/{command}", body={}) == (200, {"done": True})
     page.command.until_checkpoint()

@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from run_configs import INLINE, cartpole, changed
 from run_folders import read_whole_checkpoint
@@ -80,6 +81,7 @@ def test_a_callback_that_raises_ends_the_run_by_its_name_and_a_checkpoint_stays(
 
     with pytest.raises(RunFailed, match="^on_summary: ZeroDivisionError: in my callback") as failed:
         run(here(tmp_path, behaviors__CartPole__max_steps=10**7), on_summary=broken)
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
     assert failed.value.stage == "on_summary"
     assert "--resume" in str(failed.value)
     read_whole_checkpoint(tmp_path / "run")
@@ -141,3 +143,40 @@ def test_a_run_ends_with_a_checkpoint_at_max_wall_time(tmp_path, caplog):
     step = result.behaviors["CartPole"].step
     plain["checkpoint_settings"]["resume"] = True
     assert run(plain).behaviors["CartPole"].step > step
+
+
+async def slept() -> None:
+    await asyncio.sleep(0)
+
+
+class Nested(gymnasium.Wrapper):
+    """A wrapper that runs coroutines in each call, in ways that users of clients and browsers do."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.loop = asyncio.new_event_loop()
+        asyncio.run(slept())
+
+    def reset(self, **options: Any) -> Any:
+        asyncio.run(slept())
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.loop.run_until_complete(slept())
+        return super().step(action)
+
+    def close(self) -> None:
+        self.loop.run_until_complete(slept())
+        self.loop.close()
+
+
+def test_environments_wrappers_and_callbacks_may_run_event_loops(tmp_path):
+    told: list[object] = []
+
+    def note(summary: SummaryWritten) -> None:
+        told.append(asyncio.run(asyncio.sleep(0, summary.step)))
+
+    plain = here(tmp_path, behaviors__CartPole__max_steps=1000, behaviors__CartPole__summary_freq=500)
+    plain["environment"] = {"num_envs": 2, "behavior": "CartPole"}
+    run(plain, environment=lambda: Nested(gymnasium.make("CartPole-v1")), on_summary=note)
+    assert told[:2] == [500, 1000]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import socket
 
+import gymnasium
 import numpy as np
 import pytest
 from godot_runs import build_in
 
 from headrace.godot import GodotEnv, GodotEnvError
+from headrace.stages.environments.engines.godot.environment import observation_space
 
 
 class Impatient(GodotEnv):
@@ -320,3 +322,27 @@ def test_a_game_for_this_system_is_looked_for(opened, tmp_path):
 def test_internal_members_of_the_official_class_can_not_be_overridden(name):
     with pytest.raises(TypeError, match=f"Mine.{name} would never be called"):
         type("Mine", (GodotEnv,), {name: lambda self: None})
+
+
+@pytest.mark.parametrize(
+    ("announced", "low", "high"),
+    [({}, -1, 1), ({"low": 0.0, "high": 500.0}, 0, 500), ({"low": [0, -5], "high": [1, 5]}, [0, -5], [1, 5])],
+)
+def test_a_box_keeps_its_bounds(announced, low, high):
+    space = observation_space({"obs": {"space": "box", "size": [2], **announced}})["obs"]
+    assert isinstance(space, gymnasium.spaces.Box)
+    np.testing.assert_array_equal(space.low, np.broadcast_to(low, 2))
+    np.testing.assert_array_equal(space.high, np.broadcast_to(high, 2))
+
+
+@pytest.mark.parametrize("wrong", ["word", None, [1, 2, 3]])
+def test_bounds_that_are_no_numbers_are_refused(wrong):
+    with pytest.raises(GodotEnvError, match="the observation 'obs' as .*'low'"):
+        observation_space({"obs": {"space": "box", "size": [2], "low": wrong}})
+
+
+def test_the_order_of_actions_is_said_if_it_is_not_that_of_the_alphabet(opened, capfd):
+    opened(game="mixed").close()
+    assert "Actions are in the game's order: push, jump; godot-rl" in capfd.readouterr().err
+    opened(game="switch").close()
+    assert "order" not in capfd.readouterr().err

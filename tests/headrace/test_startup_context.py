@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.process_tree import ProcessTree
-from headrace.startup_context import absolute, keep_variable, kept_startup_context, shown, startup_context
+from headrace.startup_context import absolute, keep_variable, kept_startup_context, shortened, shown, startup_context
 
 
 @pytest.fixture
@@ -63,3 +63,12 @@ def test_a_folder_that_is_gone_keeps_nothing_from_being_started(tmp_path, monkey
         monkeypatch.chdir(tmp_path)
         gone.rmdir()
         assert ProcessTree([sys.executable, "-c", "pass"], shows=True, env=os.environ).wait() == 0
+
+
+def test_a_long_message_keeps_both_ends_and_the_number_of_other_characters():
+    assert shortened("x" * 8_000) == "x" * 8_000
+    message = "begin" + "x" * 70_000_000 + "end"
+    short = shortened(message)
+    assert short[:4_000] == message[:4_000]
+    assert short[-4_000:] == message[-4_000:]
+    assert short[4_000:-4_000] == " … (69,992,008 characters left out) … "

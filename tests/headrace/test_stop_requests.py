@@ -55,7 +55,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("number", REQUESTS)
 def test_a_request_ends_the_process_with_one_line_if_an_exception_would_be_swallowed(number):
     done = run(SWALLOWING, str(int(number)))
-    assert (done.returncode, done.stdout) == (130, "cleaned up\n")
+    assert (done.returncode, done.stdout) == (128 + number, "cleaned up\n")
     assert done.stderr == f"[ERROR] run-pipeline: ended immediately, by {number.name}\n"
 
 

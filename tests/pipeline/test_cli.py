@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from run_configs import INLINE, cartpole
+from runs import COMMAND
 
 from headrace.config import load_config
 from headrace.pipeline.cli import main
@@ -296,3 +297,13 @@ def test_a_run_logs_json_lines_with_its_name_and_the_behaviours_steps(tmp_path, 
     assert steps == sorted(steps)
     assert "Mean Reward" in next(line["message"] for line in lines if line.get("step") == 1000)
     assert lines[-1]["message"].startswith("CartPole: 3")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+@pytest.mark.parametrize("action", ["--validate --no-env-check", "--convert"])
+def test_a_configuration_is_read_once_from_a_pipe_or_from_standard_input(tmp_path, action):
+    text = "environment: {kind: gymnasium, id: CartPole-v1}\nbehaviors: {CartPole: {max_steps: 77}}\n"
+    for config in ("-", "/dev/fd/0"):
+        command = [sys.executable, str(COMMAND), *action.split(), config]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+        assert (done.returncode, "77" in done.stdout) == (0, True), done.stderr

@@ -23,11 +23,16 @@ from headrace.pipeline.control import (
     HostFailed,
     HostFinished,
     LogLine,
+    PictureTaken,
     SocketControl,
     Stop,
     decode,
     encode,
 )
+from headrace.pipeline.hosts.protocol import describe_failure
+
+LONG = 70_000_000
+"""Characters of a message that no control frame could carry."""
 
 KINDS = typing.get_args(ControlMessage)
 
@@ -117,7 +122,7 @@ async def socket_pair():
 @pytest.mark.virtual_time
 async def test_messages_cross_a_socket_in_order_whatever_their_size():
     main, host = await socket_pair()
-    said = [line("x" * size) for size in (0, 1, 100_000, 3, 1_000_000)]
+    said = [PictureTaken({}, b"x" * size) for size in (0, 1, 100_000, 3, 1_000_000)]
 
     async def speak():
         for message in said:
@@ -180,3 +185,12 @@ FRAMES = b"".join(struct.pack("<I", len(body)) + body for body in (encode(line("
 def test_of_a_channel_that_is_cut_anywhere_the_whole_frames_are_heard(at):
     first = 4 + len(encode(line("a")))
     assert received(FRAMES[:at]) == [line("a"), line("b")][: (at >= first) + (at == len(FRAMES))]
+
+
+def test_an_error_of_any_length_fits_into_a_control_frame():
+    error = ValueError("x" * LONG)
+    for failed in (describe_failure("actor-0", error), HostFailed(f"begin {error}", "", "actor-0")):
+        frame = encode(failed)
+        assert len(frame) < 20_000
+        assert b"characters left out" in frame
+    assert encode(LogLine(30, "mine", "a" + "x" * LONG + "z")).endswith(b"xz")

@@ -168,7 +168,7 @@ def test_a_trial_leaves_nothing_when_the_command_is_ended(path, name):
             time.sleep(0.01)
         command.send_signal(signal.Signals[name])
         said = command.communicate(timeout=60)[1].decode()
-    assert command.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130), said
+    assert command.returncode == (-signal.SIGKILL if name == "SIGKILL" else 128 + signal.Signals[name]), said
     pids = [int(pid) for pid in (path.parent / "pids").read_text().split()]
     deadline = time.monotonic() + 60
     while any(map(lives, pids)) or not nothing_left(path):

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from headrace.queues.call_queue import PullReceiver, PullSender, PushReceiver
 from headrace.queues.ends import Receiver, Sender, call_in_loop
 from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
+from headrace.stages.user_calls import run_alone
 from headrace.startup_context import keep_startup_context
 
 STORED_BYTES = 100_000
@@ -351,6 +353,7 @@ class RayWorker:
         prepare_output()  # for the output of the user's code
         if path:
             follow_path_of_main(path)
+        sys.argv[:] = plan["argv"]
         keep_startup_context()
         self._plan = HostPlan(**plan)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -372,7 +375,7 @@ class RayWorker:
         sys.setswitchinterval(SWITCH_S)
         watching = asyncio.create_task(self._end_when_lost(), name="waiting for Ray's verdict")
         try:
-            return await asyncio.to_thread(asyncio.run, self._run(self._edges))
+            return await asyncio.to_thread(run_alone, self._run(self._edges))
         finally:
             watching.cancel()
 
@@ -383,7 +386,9 @@ class RayWorker:
         up = await edges.open_sender(UP, bounds)
         control = LocalControl(up, await edges.open_receiver(DOWN, bounds))
         log_to_main(self._plan, control)
-        log.info("%s runs in process %d of %s.", self._plan.name, os.getpid(), ray.util.get_node_ip_address())
+        address, node = ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id()[:8]
+        names = (self._plan.name, os.getpid(), socket.gethostname(), address, node)
+        log.info("%s runs in process %d of %s (%s, Ray node %s).", *names)
         ended_well = await serve(self._plan, control, edges)
         if ended_well:
             await edges.close()

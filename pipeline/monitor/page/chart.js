@@ -10,9 +10,9 @@ export const AXES = { steps: "step", times: "time", updates: "updates" };
 export const groupOf = (name) => (name.includes("/") ? name.slice(0, name.indexOf("/")) : "");
 
 /** A dot in a line's colour. @param {any} line */
-const spot = (line) => {
+export const spot = ({ ink, dash }) => {
   const element = h("i.spot");
-  element.style.background = line.dash ? `repeating-linear-gradient(90deg, ${line.ink} 0 4px, transparent 4px 6px)` : line.ink;
+  element.style.background = dash ? `repeating-linear-gradient(90deg, ${ink} 0 ${dash[0]}px, transparent ${dash[0]}px ${dash[0] + dash[1]}px)` : ink;
   return element;
 };
 

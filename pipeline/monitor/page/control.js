@@ -45,6 +45,7 @@ export class Controls {
     this.pause.className = this.paused ? "primary" : "";
     const goesOn = ["running", "paused", "starting"].includes(state.status);
     this.pause.disabled = this.stop.disabled = !goesOn;
+    this.save.hidden = state.checkpoint === null; // the run trains nothing
     this.save.disabled = !goesOn || state.checkpoint_under_way;
     const may = state.behaviors.map((each) => [each.name, each.hyperparameters]).filter(([, values]) => Object.keys(values ?? {}).length);
     const text = JSON.stringify(may);

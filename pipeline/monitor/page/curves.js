@@ -1,6 +1,6 @@
 // Curves: a chart for each statistic, with the lines of all selected runs and behaviours.
 import { ask } from "./api.js";
-import { AXES, Chart, groupOf, save } from "./chart.js";
+import { AXES, Chart, groupOf, save, spot } from "./chart.js";
 import { clip, colour, fill, h } from "./dom.js";
 import { explain, pieces } from "./explain.js";
 import { between, commonName, meanOf } from "./series.js";
@@ -9,6 +9,7 @@ const ORDER = ["Environment", "Evaluation", "Self-play", "League", "Losses", "Po
 const MOST = 3000; // points of a curve; beyond this, the page rereads the curves, downsampled
 const INKS = 10, DASH = [6, 3], OUT_OF_VIEW_MS = 10000, TOGETHER_MS = 50;
 const PIPELINE = "Pipeline", UPDATES = "Pipeline/Updates", ALL = "\0all";
+const dashOf = (/** @type {number} */ behavior) => (behavior ? [2 + 2 * behavior, 2] : undefined); // in charts of several runs
 const idle = window.requestIdleCallback ?? ((/** @type {any} */ work) => setTimeout(() => work({ timeRemaining: () => 0 }), 30));
 
 /** @typedef {{steps: number[], times: number[], values: number[]}} Columns */
@@ -17,7 +18,7 @@ const idle = window.requestIdleCallback ?? ((/** @type {any} */ work) => setTime
 export class Curves {
   /** @param {{id: string, name: string, group: number}[]} runs */
   constructor(runs) {
-    this.runs = runs.map((run) => ({ ...run, all: /** @type {Record<string, Record<string, Columns>>} */ ({}), marks: /** @type {Record<string, any[]>} */ ({}), begin: 0, revision: -1 }));
+    this.runs = runs.map((run) => ({ ...run, all: /** @type {Record<string, Record<string, Columns>>} */ ({}), marks: /** @type {Record<string, any[]>} */ ({}), revision: -1 }));
     this.category = this.filter = this.laid = "";
     this.x = "steps";
     this.smooth = 0;
@@ -43,7 +44,7 @@ export class Curves {
       this.option("marked", "marks", "Mark changed hyperparameters, new lessons, restarts, and checkpoints (triangles)"));
     this.legend = h("div.legend");
     this.body = h("div.body");
-    this.section = h("section", { id: "curves" }, h("h2", {}, "Curves", h("div.tools", {}, this.tabs, this.axis, options, h("label", {}, "smoothing", smooth), filter)), this.legend, this.body);
+    this.section = h("section", { "data-section": "curves" }, h("h2", {}, "Curves", h("div.tools", {}, this.tabs, this.axis, options, h("label", {}, "smoothing", smooth), filter)), this.legend, this.body);
     this.dialog = h("dialog.chart-dialog", { "aria-label": "Statistic", close: () => { this.large?.plot?.destroy(); this.large = undefined; } });
     this.section.append(this.dialog);
   }
@@ -61,19 +62,13 @@ export class Curves {
   /** Read a run's curves; curves that arrive together are drawn together. @param {string} id */
   async read(id) {
     const { revision, curves, marks } = await ask(`runs/${id}/curves`);
-    this.begin(Object.assign(this.run(id), { revision, all: curves, marks }));
+    Object.assign(this.run(id), { revision, all: curves, marks });
     this.soon ??= setTimeout(() => { this.soon = undefined; this.renew(); }, TOGETHER_MS);
   }
 
   /** @param {string} id @returns {any} */
   run(id) {
     return this.runs.find((run) => run.id === id);
-  }
-
-  /** Set the time of a run's first summary. @param {any} run */
-  begin(run) {
-    const first = Object.values(run.all).flatMap((named) => Object.values(named).map((columns) => columns.times[0] ?? Infinity));
-    run.begin = Math.min(...first);
   }
 
   /** Add new points and marks. @param {string} id @param {{points: Record<string, Record<string, number[][]>>, marks: [string, any][]}} event */
@@ -92,13 +87,13 @@ export class Curves {
         if (columns.steps.length > MOST) return void this.read(id).catch(() => {}); // the next points try again
       }
     }
-    if (!Number.isFinite(run.begin)) this.begin(run);
     if (marks.length || Object.keys(points).length) this.renew(OUT_OF_VIEW_MS);
   }
 
   /** All behaviours, and the pipeline as another category. */
   categories() {
-    return [...new Set(this.runs.flatMap((run) => Object.keys(run.all)))];
+    const all = [...new Set(this.runs.flatMap((run) => Object.keys(run.all)))];
+    return [...all.filter((category) => category !== PIPELINE), ...all.filter((category) => category === PIPELINE)];
   }
 
   /** The selected categories. */
@@ -110,8 +105,13 @@ export class Curves {
   renew(rest) {
     const all = this.categories();
     if (this.category !== ALL && !all.includes(this.category)) this.category = all.find((name) => name !== PIPELINE) ?? all[0] ?? "";
-    if (JSON.stringify([all, this.statistics()]) === this.laid) this.redraw(rest);
+    if (this.layout() === this.laid) this.redraw(rest);
     else this.build();
+  }
+
+  /** What the tabs, the legend and the charts depend on. */
+  layout() {
+    return JSON.stringify([this.runs.map((run) => Object.keys(run.all)), this.statistics()]);
   }
 
   /** The names of the statistics that are shown, in their order. */
@@ -127,7 +127,7 @@ export class Curves {
     for (const chart of this.charts.values()) chart.plot?.destroy();
     this.charts.clear();
     const all = this.categories(), behaviors = all.filter((category) => category !== PIPELINE), names = this.statistics();
-    this.laid = JSON.stringify([all, names]);
+    this.laid = this.layout();
     const tab = (group, key, words, title) => h("button", { type: "button", "aria-pressed": String(this[group] === key), title, "data-tab": key === ALL ? "*" : key, click: () => { this[group] = key; this.build(); } }, words);
     fill(this.tabs, ...all.map((category) => tab("category", category, clip(category, 32), category)), behaviors.length > 1 ? tab("category", ALL, "all behaviours", "All behaviours in one chart") : null);
     fill(this.axis, ...Object.entries(AXES).map(([x, words]) => tab("x", x, words, x === "updates" ? "Policy updates; ML-Agents does not record them" : null)));
@@ -147,27 +147,22 @@ export class Curves {
     return [...groups.values()].map((runs) => ({ runs, label: runs.length > 1 ? commonName(runs.map((run) => run.name)) : runs[0].name }));
   }
 
-  /** The names that each have a colour: runs if there are several, otherwise behaviours. @returns {string[]} */
-  coloured() {
-    return this.runs.length > 1 ? this.lots().map((lot) => lot.label) : this.chosen();
-  }
-
   /** @param {number} at */
   ink(at) {
     return { ink: this.inks[at % INKS], dash: at % (2 * INKS) < INKS ? undefined : DASH };
   }
 
+  /** Show what the colours mean: runs that have the chosen behaviours, or behaviours of one run; behaviours of several runs differ in their dashes. */
   showLegend() {
-    const names = this.coloured();
-    fill(this.legend, ...(names.length < 2 ? [] : names.map((name, at) => {
-      const spot = h("i.spot"), { ink, dash } = this.ink(at);
-      spot.style.background = dash ? `repeating-linear-gradient(90deg, ${ink} 0 4px, transparent 4px 6px)` : ink;
-      return h("button.quiet", { type: "button", title: name, "aria-pressed": String(!this.hidden.has(name)), "data-line": name, click: () => {
-        if (!this.hidden.delete(name)) this.hidden.add(name);
-        this.showLegend();
-        this.redraw();
-      } }, spot, clip(name, 32));
-    })));
+    const chosen = this.chosen(), several = this.runs.length > 1;
+    const found = several ? this.lots() : chosen.map((label) => ({ label, runs: [] }));
+    const buttons = found.map(({ label, runs }, at) => (several && !runs.some((run) => chosen.some((category) => run.all[category])) ? null : h("button.quiet", { type: "button", title: runs.map((run) => run.name).join(", ") || label, "aria-pressed": String(!this.hidden.has(label)), "data-line": label, click: () => {
+      if (!this.hidden.delete(label)) this.hidden.add(label);
+      this.showLegend();
+      this.redraw();
+    } }, spot(this.ink(at)), clip(label, 32), runs.length > 1 ? " (mean ± SD)" : "")));
+    const dashes = several && chosen.length > 1 ? chosen.map((category, of) => h("span.dash", { title: category }, spot({ ink: colour("soft"), dash: dashOf(of) }), clip(category, 32))) : [];
+    fill(this.legend, ...(several || found.length > 1 ? [...buttons, ...dashes] : []));
   }
 
   /** A chart's lines. @param {string} statistic */
@@ -179,7 +174,7 @@ export class Curves {
       if (!lines.length) return;
       const line = lines.length > 1 ? { ...meanOf(lines), marks: lines.flatMap(({ marks }) => marks) } : lines[0];
       const look = this.ink(several ? at : of);
-      found.push({ ...line, ...look, dash: several && of ? [2 + 2 * of, 2] : look.dash, label: several && chosen.length > 1 ? `${label} · ${category}` : name });
+      found.push({ ...line, ...look, dash: (several && dashOf(of)) || look.dash, label: several && chosen.length > 1 ? `${label} · ${category}` : name });
     }));
     return found;
   }
@@ -190,7 +185,7 @@ export class Curves {
     if (!columns) return null;
     const counted = run.all[category][UPDATES];
     if (this.x === "updates" && !counted?.steps.length) return null;
-    const over = (steps, times) => (this.x === "steps" ? steps : this.x === "times" ? times.map((time) => time - run.begin) : between({ xs: counted.steps, values: counted.values }, steps));
+    const over = (steps, times) => (this.x === "steps" ? steps : this.x === "times" ? times : between({ xs: counted.steps, values: counted.values }, steps));
     const marks = run.marks[category] ?? [];
     const places = over(marks.map(([step]) => step), marks.map(([, time]) => time));
     return { xs: over(columns.steps, columns.times), values: columns.values, marks: marks.map(([, , kind, text], at) => ({ kind, text, x: places[at] })) };

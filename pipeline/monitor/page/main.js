@@ -26,7 +26,7 @@ function tell(status, message) {
 /** @param {any} listed The server's runs. @param {string[]} ids The runs to show. */
 async function show(listed, ids) {
   for (const run of runs) run.end();
-  runs = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell, curves));
+  runs = ids.map((id) => new Run(listed.runs.find((run) => run.id === id), listed, tell, curves));
   const several = runs.length > 1;
   $("runs").className = several ? "two" : "";
   if (several) fill($("runs"), curves.section, ...runs.map((run) => run.element));
@@ -34,6 +34,16 @@ async function show(listed, ids) {
   document.title = `${several && listed.runs.length > 3 ? `${listed.runs.length} runs` : listed.runs.map((run) => run.name).join(", ")} · Headrace`;
   await Promise.all(runs.map((run) => run.start()));
 }
+
+/** Show the links of the menu that lead somewhere: each to the first visible section of its kind. */
+function link() {
+  for (const each of $("nav").children) {
+    const sections = [...document.querySelectorAll(`[data-section="${each.hash.slice(1)}"]`)], shown = sections.find((section) => !section.hidden);
+    for (const section of sections) section.id = section === shown ? section.dataset.section : "";
+    each.hidden = !shown;
+  }
+}
+new MutationObserver(link).observe($("runs"), { childList: true, subtree: true, attributeFilter: ["hidden"] });
 
 /** Let the user pick two runs if there are more. @param {any} listed */
 function pick(listed) {

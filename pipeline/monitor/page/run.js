@@ -15,17 +15,16 @@ export class Run {
   /**
    * @param {{id: string, name: string, live: boolean}} run
    * @param {{control: boolean, watch?: {refused: string}}} options
-   * @param {boolean} first True for the run that the page's menu links to.
    * @param {(status: string, message: string) => void} tell Called with the status and message for the banner.
    * @param {import("./curves.js").Curves} curves The curves of all runs.
    */
-  constructor(run, options, first, tell, curves) {
+  constructor(run, options, tell, curves) {
     this.run = run;
     this.tell = tell;
     this.curves = curves;
     this.sequence = this.told = 0;
     this.status = "";
-    const section = (id, title, ...children) => h("section", { id: first ? id : null }, h("h2", {}, title, h("div.tools")), ...children);
+    const section = (id, title, ...children) => h("section", { "data-section": id }, h("h2", {}, title, h("div.tools")), ...children);
     this.pill = h("span.pill");
     this.facts = h("div.facts");
     this.controls = new Controls(run.id, options.control && run.live);
@@ -46,7 +45,7 @@ export class Run {
     watched.querySelector(".tools").append(this.watch.tools);
     watched.hidden = !this.watch.offered;
     this.processes = section("processes", "Processes", this.hosts);
-    const configuration = h("section", { id: first ? "configuration" : null }, h("details", { toggle: () => this.readConfiguration() }, h("summary", {}, "Resolved configuration"), this.yaml));
+    const configuration = h("section", { "data-section": "configuration" }, h("details", { toggle: () => this.readConfiguration() }, h("summary", {}, "Resolved configuration"), this.yaml));
     this.element = h("article.run", { "data-run": run.name }, h("div.head", {}, h("h1", {}, run.name), this.pill, this.facts, this.controls.buttons), this.bottleneck, this.controls.values, this.behaviors, this.wiring, this.selfplay, watched, this.processes, section("log", "Log", this.log), configuration);
     for (const each of [this.wiring, this.processes]) each.hidden = !run.live;
   }
@@ -122,10 +121,10 @@ export class Run {
     this.pill.className = `pill ${state.status}`;
     this.pill.textContent = state.status;
     const fact = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
-    const checkpoint = state.checkpoint_under_way ? "saving…" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
+    const checkpoint = state.checkpoint === null ? null : state.checkpoint_under_way ? "saving…" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
     const over = ["ended", "failed"].includes(state.status);
     const left = state.status === "paused" ? "paused" : over || state.seconds_left === null ? null : duration(state.seconds_left);
-    const facts = [fact("elapsed", duration(state.elapsed_s)), left && fact("left", left), fact("checkpoint", checkpoint)];
+    const facts = [fact("elapsed", duration(state.elapsed_s)), left && fact("left", left), checkpoint && fact("checkpoint", checkpoint)];
     fill(this.facts, ...(this.run.live ? facts : []));
     const cause = state.bottleneck;
     this.bottleneck.hidden = !cause || (this.run.live && state.status !== "running");

@@ -41,7 +41,7 @@ export class Stage {
     if (shapes && !this.display) return;
     const ratio = shapes ? this.display.view[2] / this.display.view[3] : this.picture.width / this.picture.height;
     this.canvas.style.aspectRatio = String(ratio);
-    this.canvas.parentElement?.style.setProperty("--ratio", String(ratio));
+    /** @type {HTMLElement|null} */ (this.canvas.closest(".watch"))?.style.setProperty("--ratio", String(ratio));
     const width = Math.max(1, Math.round(this.canvas.clientWidth * devicePixelRatio)), height = Math.max(1, Math.round(width / ratio));
     if (this.canvas.width !== width || this.canvas.height !== height) {
       this.canvas.width = width;

@@ -25,7 +25,7 @@ export function behaviorTable(state) {
     short(each.reward),
     ["ended", "failed"].includes(state.status) ? "–" : paused(duration(each.seconds_left)),
     ...(rated ? [whole(each.elo)] : []),
-    h("div", { title: `of ${whole(each.max_steps)}` }, h("span", { "data-step": each.name }, whole(each.step)), bar(each.step / each.max_steps)),
+    h("div", { title: each.max_steps ? `of ${whole(each.max_steps)}` : null }, h("span", { "data-step": each.name }, whole(each.step)), each.max_steps ? bar(each.step / each.max_steps) : null),
     paused(whole(each.steps_per_s)),
     short(each.lag),
     h("span", { title: "Share of the time that actors wait for the next policy", "data-waits": each.name }, percent(each.policy_wait)),

@@ -210,6 +210,7 @@ export class Watch {
     const key = JSON.stringify(mine?.keys ?? []);
     if (key === this.pads.shown) return;
     this.pads.shown = key;
+    this.pads.classList.toggle("row", (mine?.keys ?? []).every((/** @type {string[]} */ [name, ...more]) => /^\d$/.test(name) && !more.length)); // choices, such as a board's columns, stay in one row, each below its column
     fill(this.pads, ...(mine?.keys ?? []).map((/** @type {string[]} */ keys) => {
       const up = () => this.press(keys[0], false);
       const down = (/** @type {PointerEvent} */ event) => {

@@ -175,7 +175,7 @@ class ExhibitionHost(Host):
                 announcing.cancel()
         finally:
             self._end_demonstration()
-            await maybe_await(group.close())
+            await maybe_await(group.close)
 
     async def _listen(self) -> None:
         async with asyncio.TaskGroup() as tasks:

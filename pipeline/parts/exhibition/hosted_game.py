@@ -146,9 +146,9 @@ class HostedGame:
 
     def _tell(self, missing: list[str]) -> None:
         self._missing = missing
-        if missing:
-            log.info("The run is waiting for a person to play for %s on the live page.", ", ".join(missing))
         self.announce()
+        if missing:
+            log.info("%s Open the live page.", self._announced["waits"])
 
 
 def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) -> KeyMapSettings:

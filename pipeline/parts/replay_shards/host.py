@@ -13,6 +13,7 @@ from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, FolderMoved, OpenEdge, PartFailed
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
+from headrace.pipeline.run_folder.atomic_files import REAL
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
 from headrace.queues.ends import ItemSource, Sender
 from headrace.queues.specs import BehaviorSpec
@@ -111,7 +112,7 @@ class ReplayShardHost(Host):
         if self._hyperparameters.save_replay_buffer:
             try:
                 folder = unfinished_folder(self.stages.folder.check() / "checkpoints", number)
-                folder.mkdir(parents=True, exist_ok=True)
+                REAL.make_folder(folder)
                 write_replay(self._shard.memory, self._file(folder, self.plan.replica), self._shard.rows)
             except OSError as error:
                 self.control.send(PartFailed(number, self.stages.part_name(stage), str(error)))

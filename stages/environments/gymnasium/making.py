@@ -40,6 +40,7 @@ from headrace.stages.errors import (
     type_of,
 )
 from headrace.stages.loading import import_module
+from headrace.stages.user_calls import call_user
 
 
 def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
@@ -205,7 +206,7 @@ class GymnasiumGoalRewards:
             for rows, space in zip((achieved, desired), self._spaces, strict=True)
         ]
         try:
-            raw = self._compute(goals[0], goals[1], [{} for _ in range(count)])
+            raw = call_user(self._compute, goals[0], goals[1], [{} for _ in range(count)])
         except Exception as error:
             raise BrokenEnvironmentError(
                 f"{self._name}: its compute_reward() raised {describe_fault(error)} on {count} rows; {_CONVENTION}"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +130,59 @@ def load_onnxruntime() -> Any:
     return onnxruntime
 
 
+def _options(onnxruntime: Any) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+_TRIAL_BYTES, _TRIAL_S = 96 << 20, 4.0
+
+
+@cache
+def _limit_trials(onnxruntime: Any) -> None:
+    """Register the process's allocator for trials, which takes at most `_TRIAL_BYTES`."""
+    place = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    limits = {"max_mem": _TRIAL_BYTES, "arena_extend_strategy": 1, "initial_chunk_size_bytes": 1 << 20}
+    onnxruntime.create_and_register_allocator(place, onnxruntime.OrtArenaCfg(limits))
+
+
+def _try(onnxruntime: Any, content: bytes, where: str) -> None:
+    """Run a stranger's model once on zeros within limits, because a short model may describe huge or endless work.
+
+    Raises:
+        StageError: if the model needs more; other errors are reported when the model is used.
+    """
+    _limit_trials(onnxruntime)
+    options, end = _options(onnxruntime), onnxruntime.RunOptions()
+    options.log_severity_level = end.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    timer = threading.Timer(_TRIAL_S, setattr, (end, "terminate", True))
+    timer.start()
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        shapes = {value.name: [n if isinstance(n, int) else 1 for n in value.shape] for value in session.get_inputs()}
+        session.run(None, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, end)
+    except Exception as error:
+        if end.terminate or "Available memory of" in str(error):
+            raise StageError(
+                f"{where}: needs more than {_TRIAL_BYTES:,} bytes or {_TRIAL_S:g} s for one agent whose observations "
+                "are zeros, so it is not run; expected a file that Headrace or ML-Agents has exported"
+            ) from error
+    finally:
+        timer.cancel()
+
+
 def _session(model: Path | bytes, where: str) -> Any:
     try:
         onnxruntime = load_onnxruntime()
     except ImportError as error:
         raise StageError(f"{where}: {MISSING}") from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options = _options(onnxruntime)
     try:
         content = model.read_bytes() if isinstance(model, Path) else model
         if is_damaged(content):
@@ -143,6 +190,7 @@ def _session(model: Path | bytes, where: str) -> Any:
                 f"{where}: is damaged, or another program has changed it: its checksum does not match. Restore it "
                 "from a backup, or export it again from its .pt file with --export-onnx"
             )
+        _try(onnxruntime, content, where)
         try:
             return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception:

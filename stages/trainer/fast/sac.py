@@ -86,7 +86,7 @@ class ManualSACUpdate(SACUpdate):
         """Write the gradients of all networks; see `SACUpdate.find_gradients`."""
         batch, rewards, discounts, noise, _ = inputs
         seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
-        rows, alpha = len(seen), float(np.exp(self.coefficients.values.numpy()[0]))
+        rows, alpha = seen.shape[0], float(np.exp(self.coefficients.values.numpy()[0]))
         with np.errstate(all="ignore"):  # the caller checks for NaN and infinity after the updates
             heads = self._both(lambda at: self._policy.forward((seen, following)[at], self._of_actor[at]))
             draw = _Draw(np.concatenate(heads, axis=1), noise.numpy().T)
@@ -222,7 +222,7 @@ class ManualPerceptron:
 
     def forward(self, x: Tensor, room: ActivationBuffers) -> Numbers:
         """Compute outputs [K, R] for rows [R, V]; `room` keeps the results that the backward pass needs."""
-        rows = len(x)
+        rows = x.shape[0]  # a tensor's `len` is Python code
         room.hold(x)
         for (weight, bias, *_), zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
             z, y = zs[:rows], ys[:rows]
@@ -296,7 +296,7 @@ class ActivationBuffers:
     def hold(self, x: Tensor) -> None:
         """Keep the rows [R, V] of a pass, and make room for them."""
         self.x = x
-        if not self.zs or len(self.zs[0]) < len(x):
+        if not self.zs or self.zs[0].shape[0] < x.shape[0]:
             sizes = [len(weight) for weight, *_ in self._network.hidden]
             self.zs, self.deltas = ([x.new_empty(len(x), size) for size in sizes] for _ in range(2))
             self.ys = [torch.empty_like(z) for z in self.zs] if self._network.keeps_z else self.zs

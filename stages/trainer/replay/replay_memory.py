@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.queues.archive import open_archive
 from headrace.queues.columns import Column, action_columns, memory_column
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
@@ -746,8 +747,8 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         ReplayFileError: if the file is missing, truncated or modified, or belongs to a different memory or step.
     """
     try:
-        with path.open("rb") as file:
-            _read(memory, file, step)
+        with open_archive(path) as archive:
+            _read(memory, archive, step)
     except (OSError, ReplayFileError) as error:
         memory.clear()
         raise ReplayFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
@@ -756,32 +757,31 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         raise ReplayFileError(f"{path}: truncated, damaged, or not a replay buffer: {error!r}") from error
 
 
-def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
-    with ZipFile(file) as archive:
-        saved = json.loads(archive.read(HEADER))
-        if saved["format"] != FORMAT:
-            raise ReplayFileError(
-                f"the file has format {saved['format']}, but this version of Headrace reads format {FORMAT}"
-            )
-        if saved["step"] != step:
-            raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
-        for name, now in memory.sizes.items():
-            then = saved["facts"][name]
-            if then != now:
-                raise ReplayFileError(f"the file was saved with {name} {then}, which is now {now}")
-        memory.restore(saved["facts"])
-        if saved["columns"] != _described(memory):
-            raise ReplayFileError(
-                "its observations or actions differ from the environment's, or hindsight has been switched on or off "
-                "since then"
-            )
-        for number, (column, rows) in enumerate(memory.columns()):
-            with archive.open(str(number)) as entry:
-                rest = _bytes_of(column, rows)
-                while count := entry.readinto(rest[:_CHUNK_BYTES]):  # type: ignore[attr-defined]  # IO[bytes] lacks it
-                    rest = rest[count:]
-                if rest or entry.read(1):
-                    raise ReplayFileError(f"the file's column {column.name} has a wrong size")
+def _read(memory: SavedMemory, archive: ZipFile, step: int) -> None:
+    saved = json.loads(archive.read(HEADER))
+    if saved["format"] != FORMAT:
+        raise ReplayFileError(
+            f"the file has format {saved['format']}, but this version of Headrace reads format {FORMAT}"
+        )
+    if saved["step"] != step:
+        raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
+    for name, now in memory.sizes.items():
+        then = saved["facts"][name]
+        if then != now:
+            raise ReplayFileError(f"the file was saved with {name} {then}, which is now {now}")
+    memory.restore(saved["facts"])
+    if saved["columns"] != _described(memory):
+        raise ReplayFileError(
+            "its observations or actions differ from the environment's, or hindsight has been switched on or off "
+            "since then"
+        )
+    for number, (column, rows) in enumerate(memory.columns()):
+        with archive.open(str(number)) as entry:
+            rest = _bytes_of(column, rows)
+            while count := entry.readinto(rest[:_CHUNK_BYTES]):  # type: ignore[attr-defined]  # IO[bytes] lacks it
+                rest = rest[count:]
+            if rest or entry.read(1):
+                raise ReplayFileError(f"the file's column {column.name} has a wrong size")
     memory.restored()
 
 

@@ -94,7 +94,7 @@ def test_settings_made_by_the_caller_before_the_run_are_kept(console, capsys):
 @pytest.mark.parametrize("foreign", [signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler])
 def test_requests_to_end_are_received_again(foreign, console):
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
-    with requests_received(lambda: None), global_state_guard():
+    with requests_received(lambda _: None), global_state_guard():
         ours = [signal.getsignal(number) for number in numbers]
         woken = signal.set_wakeup_fd(-1)
         for number in numbers:

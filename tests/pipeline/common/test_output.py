@@ -227,3 +227,8 @@ def test_a_command_reports_the_limit_of_open_files(capsys):
 
     assert speaking(main)() == 1
     assert "[ERROR] Too many open files: " in capsys.readouterr().err
+
+
+def test_a_record_of_any_length_is_written_shortened():
+    record = logging.LogRecord("mine", logging.INFO, "mine.py", 3, "lost %s", ("x" * 70_000_000,), None)
+    assert len(EveryRecord().format(record)) < 9_000

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from pathlib import Path
 
+import pytest
+
+from headrace.paths import on_linux
+from headrace.pipeline.common import process
 from headrace.pipeline.common.process import import_early, interpreter_to_start, use_one_thread
 
 LAUNCHER, INTERPRETER = r"C:\venv\Scripts\python.exe", r"C:\Python311\python.exe"
@@ -37,3 +43,41 @@ def test_a_module_that_fails_stops_no_other(tmp_path, monkeypatch):
     gc.unfreeze()
     assert "fine_at_import" in sys.modules
     del sys.modules["fine_at_import"]
+
+
+@pytest.mark.parametrize("place", ["a/b", "a", "."])
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_quota_of_a_control_group_or_of_one_above_it_limits_the_number_of_cores(
+    tmp_path, monkeypatch, version, place
+):
+    monkeypatch.setattr(process, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    listed = tmp_path / "listed"
+    listed.write_text("5:memory:/a/b\n4:cpu,cpuacct:/a/b\n" if version == 1 else "0::/a/b\n", encoding="ascii")
+    root = tmp_path / "cpu,cpuacct" if version == 1 else tmp_path
+    (root / "a" / "b").mkdir(parents=True)
+    assert process.cpu_quotas(listed) == []
+    for folder, quota in ((root / "a", "400000"), (root / "a" / "b", "-1" if version == 1 else "max")):
+        limit(folder, version, quota)
+    assert process.cpu_quotas(listed) == [4.0]
+    limit(root / place, version, "150000")
+    assert min(process.cpu_quotas(listed)) == 1.5
+
+
+def limit(folder: Path, version: int, quota: str) -> None:
+    """Give a control group a quota of microseconds per tenth of a second."""
+    if version == 1:
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n", encoding="ascii")
+        (folder / "cpu.cfs_period_us").write_text("100000\n", encoding="ascii")
+    else:
+        (folder / "cpu.max").write_text(f"{quota} 100000\n", encoding="ascii")
+
+
+@pytest.mark.skipif(not on_linux(), reason="other systems have no control groups")
+def test_a_container_s_quota_is_rounded_up_to_whole_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for version, root in ((1, tmp_path / "cpu"), (2, tmp_path), (2, tmp_path / "unified")):
+        root.mkdir(exist_ok=True)
+        limit(root, version, "250000")
+    assert process.usable_cores() == 3

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -18,7 +20,7 @@ import ctypes, queue, sys, threading
 from headrace.pipeline.common.signals import requests_received
 EVENT, NAME = {event}, "headrace-test"
 told = queue.Queue()
-with requests_received(lambda: told.put("told"), NAME):
+with requests_received(lambda _: told.put("told"), NAME):
     if EVENT is None:
         from headrace.win32 import request
         request(NAME)
@@ -33,7 +35,7 @@ print("in order")
 def answers_to(*numbers: signal.Signals, same_s: float = SAME_S) -> int:
     """How many requests count of signals that come at once, one after the other."""
     told: queue.Queue[str] = queue.Queue()
-    with requests_received(lambda: told.put("told"), same_s=same_s):
+    with requests_received(lambda _: told.put("told"), same_s=same_s):
         for number in numbers:
             signal.raise_signal(number)
     for thread in threading.enumerate():
@@ -56,6 +58,26 @@ def test_signals_within_a_second_count_as_one_request():
 def test_a_later_ctrl_c_is_another_request_and_what_schedulers_repeat_is_none():
     assert answers_to(signal.SIGTERM, signal.SIGINT, signal.SIGINT, same_s=0.0) == 3
     assert answers_to(signal.SIGINT, signal.SIGTERM, signal.SIGTERM, same_s=0.0) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGUSR1")
+def test_a_batch_system_s_warning_stays_with_a_script_that_handles_it_itself_in_python_or_in_c():
+    told: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: told.append(number))
+    try:
+        assert answers_to(signal.SIGUSR1) == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert told == [signal.SIGUSR1]
+    if sys.platform == "linux":
+        with tempfile.TemporaryFile() as dump:
+            faulthandler.register(signal.SIGUSR1, dump)
+            try:
+                assert answers_to(signal.SIGUSR1) == 0
+            finally:
+                faulthandler.unregister(signal.SIGUSR1)
+            assert dump.seek(0, 2) > 0
+    assert answers_to(signal.SIGUSR1) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")

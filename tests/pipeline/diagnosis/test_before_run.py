@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import yaml
 from diagnosis_tasks import settings_of
+from open_runs import GAME
 
 from headrace.pipeline.cli import main
 
@@ -48,3 +50,26 @@ def test_a_rare_reward_is_no_fault_of_the_trial(tmp_path, in_this_process):
 
 def test_without_the_environment_nothing_is_played(tmp_path, in_this_process):
     assert "under random play" not in validated(in_this_process, tmp_path, "--no-env-check")
+
+
+def validated_game(in_this_process, folder, **env_settings):
+    hyperparameters = {"buffer_size": 10_240, "batch_size": 10_240, "num_epoch": 1}
+    behavior = {"trainer_type": "ppo", "max_steps": 30_000, "time_horizon": 8, "hyperparameters": hyperparameters}
+    plain = {"environment": {"kind": "open_protocol"}, "behaviors": {"Agent": behavior}}
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({**plain, "env_settings": env_settings}))
+    return in_this_process(main, str(path), "--validate")
+
+
+def test_the_settings_of_a_game_that_someone_else_starts_are_judged(tmp_path, in_this_process):
+    said = validated_game(in_this_process, tmp_path)
+    assert "Agent: too-few-updates" in said
+    assert "under random play" not in said
+
+
+def test_a_game_that_the_validation_starts_is_played_at_random(tmp_path, in_this_process):
+    said = validated_game(in_this_process, tmp_path, env_path=sys.executable, env_args=[str(GAME), "--agents=4"])
+    assert "Agent: too-few-updates" in said
+    assert re.search(
+        r"^Agent under random play: return \S+, \d+ steps an episode, .*, 2 gradient steps planned$", said, re.M
+    )

@@ -34,8 +34,8 @@ def with_rules(*rules, **behavior):
 
 @pytest.fixture(scope="module")
 def sick(tmp_path_factory) -> RunResult:
-    """A run whose learning rate is 300 times too high, with the CSV writer."""
-    plain = settings_of(**SHORT, learning_rate=1.0)
+    """A run whose learning rate is 100 times too high, with the CSV writer."""
+    plain = settings_of(**SHORT, learning_rate=0.3)
     plain["pipeline"]["statistics_writers"] = ["csv"]
     return run_here(plain, tmp_path_factory.mktemp("sick"), "sick")
 
@@ -113,7 +113,7 @@ def test_a_rule_that_raises_is_named_once_and_the_run_goes_on(tmp_path):
 def test_callbacks_for_summaries_get_no_findings(tmp_path):
     steps = []
     options = RunOptions(on_summary=lambda summary: steps.append((summary.step, summary.mean_reward is None)))
-    assert run_here(settings_of(**SHORT, learning_rate=1.0), tmp_path, "called", options).findings
+    assert run_here(settings_of(**SHORT, learning_rate=0.3), tmp_path, "called", options).findings
     assert steps == [(1500, False), (3000, False), (4500, False), (6000, False)]
 
 

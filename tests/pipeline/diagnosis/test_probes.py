@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tempfile
+from pathlib import Path
 
 import diagnosis_tasks
 import pytest
+from diagnosis_tasks import settings_of
+from runs import run_here
 
 from headrace.config import RunConfig
 from headrace.pipeline.diagnosis.evidence import Evidence
-from headrace.pipeline.diagnosis.probes import environment_facts
+from headrace.pipeline.diagnosis.probes import write_facts
+from headrace.pipeline.diagnosis.report import _facts
 from headrace.pipeline.diagnosis.rules import diagnose
+
+pytestmark = pytest.mark.lengthy
 
 
 def of(task, **behavior):
@@ -22,8 +30,11 @@ def of(task, **behavior):
     )
 
 
-def facts_of(config):
-    return {name: value for _, name, value in asyncio.run(environment_facts(config))}
+def facts_of(config, folder=""):
+    with tempfile.TemporaryDirectory() as target:
+        path = Path(target) / "facts"
+        asyncio.run(write_facts(config, str(path), str(folder)))
+        return {name: value for _, name, value in map(json.loads, path.read_text().splitlines())}
 
 
 def finding(config, facts):
@@ -80,3 +91,27 @@ def test_environments_of_gymnasium_have_no_finding(name):
         }
     )
     assert finding(config, facts_of(config)) is None
+
+
+def test_facts_that_are_known_before_the_environment_crashes_are_kept():
+    facts, why_not = _facts(of("Fifth"))
+    assert facts["Agent"]["Data/Median Episode Length"] == 20
+    assert "its process" in why_not
+
+
+def test_a_policy_with_memory_is_probed_along_its_trajectories(tmp_path):
+    memory = {"memory": {"sequence_length": 8, "memory_size": 8}}
+    plain = settings_of("Recall", network=memory, max_steps=2000, summary_freq=1000, time_horizon=16)
+    run = run_here(plain, tmp_path, "remembers")
+    facts = facts_of(RunConfig.from_plain(plain), run.folder)
+    effects = [facts[f"Probe/Effect of Component {i}"] for i in range(4)]
+    assert min(effects) > 0
+    assert facts["Probe/Effect of Constant Observations"] > 0
+
+
+def test_a_recording_tells_a_fresh_learner_what_pays_unless_its_rewards_are_permuted(tmp_path):
+    plain = settings_of(max_steps=10_000, summary_freq=5000, whole={"record": {"edges": ["trainer"]}})
+    run = run_here(plain, tmp_path, "recorded")
+    facts = facts_of(RunConfig.from_plain(plain), run.folder)
+    fresh, permuted = "Probe/Returns by a Fresh Critic", "Probe/Returns by a Fresh Critic of Permuted Rewards"
+    assert facts[fresh] > 0.2 + facts[permuted]

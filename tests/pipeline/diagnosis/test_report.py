@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import warnings
@@ -13,6 +12,7 @@ from diagnosis_tasks import settings_of
 from runs import run_here
 
 from headrace.pipeline.cli import main
+from headrace.pipeline.reporting.history import History, read_events
 
 pytestmark = pytest.mark.lengthy
 RETURN = "Environment/Cumulative Reward"
@@ -20,16 +20,16 @@ RETURN = "Environment/Cumulative Reward"
 
 @pytest.fixture(scope="module")
 def sick(tmp_path_factory) -> Path:
-    """The folder of a run whose learning rate is 300 times too high."""
-    plain = settings_of(learning_rate=1.0, max_steps=6000, summary_freq=1500)
+    """The folder of a run whose learning rate is 100 times too high, with a recording."""
+    recorded = {"record": {"edges": ["trainer"]}}
+    plain = settings_of(learning_rate=0.3, max_steps=6000, summary_freq=1500, whole=recorded)
     return run_here(plain, tmp_path_factory.mktemp("sick"), "sick").folder
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> Path:
-    """The folder of a run that learns, with the CSV writer."""
+    """The folder of a run that learns."""
     plain = settings_of(max_steps=20_000, summary_freq=2000)
-    plain["pipeline"]["statistics_writers"] = ["csv"]
     return run_here(plain, tmp_path_factory.mktemp("sound"), "sound").folder
 
 
@@ -43,18 +43,19 @@ def diagnosed(in_this_process):
     return call
 
 
-def only_csv(run: Path, target: Path, change=lambda row: row) -> Path:
-    """Copy a run's folder without its event files, and change each row of its statistics."""
+def rewritten(run: Path, target: Path, change=lambda name, step, value: value) -> Path:
+    """Copy a run's folder, with changed values in its event files."""
     shutil.copytree(run, target)
+    history = History()
+    read_events(target, ["Agent"], history)
     for path in target.glob("*/events.out.tfevents.*"):
         path.unlink()
-    path = target / "Agent" / "statistics.csv"
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [change(row) for row in csv.DictReader(file)]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    with warnings.catch_warnings(action="ignore"):
+        from torch.utils.tensorboard.writer import SummaryWriter
+    with SummaryWriter(str(target / "Agent")) as writer:
+        for name, points in history.curves("Agent").items():
+            for step, _, value in points:
+                writer.add_scalar(name, change(name, step, value), step)
     return target
 
 
@@ -71,12 +72,13 @@ def logs_of_sb3(folder: Path, **values: float) -> Path:
 
 def test_json_is_a_list_of_findings_with_evidence_and_cure(sick, diagnosed):
     (found,) = diagnosed(sick, "--no-env-check")
-    assert found.keys() == {"behavior", "severity", "cause", "evidence", "cure"}
+    assert found.keys() == {"run", "behavior", "severity", "cause", "evidence", "cure"}
+    assert found["run"] == str(sick)
     assert (found["behavior"], found["severity"], found["cause"]) == ("Agent", "error", "lr-high")
     assert found["evidence"]["statistic"] == "Policy/Approximate KL"
     assert found["evidence"]["value"] > 1
     assert found["evidence"]["normal"] == "below 0.2 in every summary"
-    assert found["cure"] == "hyperparameters.learning_rate: 0.003"
+    assert found["cure"] == "hyperparameters.learning_rate: 0.001"
 
 
 def test_text_says_the_returns_the_finding_and_what_was_looked_at(sick, in_this_process):
@@ -86,7 +88,11 @@ def test_text_says_the_returns_the_finding_and_what_was_looked_at(sick, in_this_
     assert ", random play -" in said[1]
     assert said[2].startswith("  error: Agent: lr-high. Policy/Approximate KL is ")
     assert said[3].startswith("  looked at: Agent: ")
-    for probe in ("random play, and constant actions", "the policy reacts to all", "a one-step task with these spaces"):
+    for probe in (
+        "random play, and constant actions",
+        "the policy reacts to ",
+        "the recording replayed into a fresh learner: its critic explains",
+    ):
         assert probe in said[3]
 
 
@@ -104,25 +110,15 @@ def test_a_run_that_learns_has_no_finding(sound, in_this_process, diagnosed):
     assert "  nothing found\n" in in_this_process(main, "--diagnose", str(sound), "--no-env-check")
 
 
-def test_a_run_without_event_files_is_read_from_its_csv_files(sound, tmp_path, in_this_process, diagnosed):
-    def with_high_divergence(row):
-        return {**row, "Policy/Approximate KL": "7.3" if row["step"] == "4000" else row["Policy/Approximate KL"]}
-
-    run = only_csv(sound, tmp_path / "sick", with_high_divergence)
-    (found,) = diagnosed(run, "--no-env-check")
-    assert (found["cause"], found["evidence"]["value"], found["evidence"]["step"]) == ("lr-high", 7.3, 4000)
-    assert "statistics up to step 20" in in_this_process(main, "--diagnose", str(run), "--no-env-check")
-
-
 def test_runs_of_one_configuration_that_end_differently_were_lucky_or_not(sound, tmp_path, diagnosed):
-    unlucky = only_csv(sound, tmp_path / "unlucky", lambda row: {**row, RETURN: "-14"})
+    unlucky = rewritten(sound, tmp_path / "unlucky", lambda name, step, value: -14 if name == RETURN else value)
     found = diagnosed(sound, unlucky, "--no-env-check")
-    assert [one["cause"] for one in found] == ["seed-luck"]
+    assert [(one["run"], one["cause"]) for one in found] == [(str(unlucky), "seed-luck")]
     assert found[0]["evidence"]["value"] == -14
 
 
 def test_runs_that_end_alike_were_neither(sound, tmp_path, diagnosed):
-    assert diagnosed(sound, only_csv(sound, tmp_path / "twin"), "--no-env-check") == []
+    assert diagnosed(sound, rewritten(sound, tmp_path / "twin"), "--no-env-check") == []
 
 
 def test_logs_of_stable_baselines3_are_judged_by_statistics_alone(tmp_path, in_this_process, diagnosed):
@@ -151,7 +147,7 @@ def test_a_missing_run_is_refused_by_name(tmp_path, in_this_process):
 def test_event_files_of_something_else_are_refused(tmp_path, in_this_process):
     logs = logs_of_sb3(tmp_path, weather__rain=1.0)
     said = in_this_process(main, "--diagnose", str(logs), status=2)
-    assert f"{logs} has event files, but none with statistics of Headrace or Stable-Baselines3" in said
+    assert f"{logs} has event files, but none with statistics of Headrace, Stable-Baselines3 or CleanRL" in said
 
 
 def test_a_run_without_statistics_is_refused(sick, tmp_path, in_this_process):
@@ -163,4 +159,4 @@ def test_a_run_without_statistics_is_refused(sick, tmp_path, in_this_process):
 
 
 def test_a_format_without_a_diagnosis_is_refused(in_this_process):
-    assert "--format works only with --diagnose" in in_this_process(main, "--format", "json", status=2)
+    assert "--format only with --diagnose" in in_this_process(main, "--format", "json", status=2)

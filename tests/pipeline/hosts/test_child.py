@@ -36,3 +36,10 @@ def test_a_host_whose_main_dies_before_sending_a_plan_ends_silently(received):
     with lifeline, ours:
         ours.sendall(received)
     assert (*child.communicate(), child.returncode) == (b"", b"", 1)
+
+
+@pytest.mark.parametrize("call", ["breakpoint()", "input()", "import pdb; pdb.set_trace(); 1"])
+def test_a_question_to_a_person_says_that_only_main_has_a_terminal(call):
+    code = f"import sys; from headrace.pipeline.hosts.run_host import NoTerminal; sys.stdin = NoTerminal(); {call}; print(1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert "--set pipeline.hosts.actors.kind=inline for environments" in done.stderr.splitlines()[-1]

@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
@@ -130,6 +131,7 @@ def test_by_default_there_are_as_many_processes_as_cores_and_as_many_learners_in
     monkeypatch, behaviors, changes, processes
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.setattr("headrace.pipeline.common.process.CONTROL_GROUPS", Path("nowhere"))
     config = listed(behaviors, **{f"pipeline__hosts__learners__{key}": value for key, value in changes.items()})
     shares = Counter(learner_processes(config).values())
     assert (len(shares), max(shares.values())) == (processes, behaviors // processes)

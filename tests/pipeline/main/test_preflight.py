@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,3 +125,32 @@ def test_demonstrations_need_no_environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plain = {"behaviors": {"A": CLONES}, "env_settings": {"env_path": "Builds/Absent"}}
     check_run(RunConfig.from_plain(plain))
+
+
+FILES = """
+import resource, sys
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.main.preflight import check_run
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))
+plain = {"environment": {"kind": "gymnasium", "id": "CartPole-v1", "behavior": "B"}, "behaviors": {"B": {}}}
+plain["pipeline"] = {"hosts": {"actors": {"kind": "process", "replicas": int(sys.argv[1])}}}
+try:
+    check_run(RunConfig.from_plain(plain))
+except RunError as error:
+    print(error)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of open files")
+def test_the_limit_of_open_files_is_raised_for_many_actors_or_the_run_is_refused_before_it_starts():
+    few, many = (
+        subprocess.run([sys.executable, "-c", FILES, actors], capture_output=True, text=True, timeout=100, check=True)
+        for actors in ("4", "12")
+    )
+    assert few.stdout == "860\n"
+    assert many.stdout == (
+        "pipeline.hosts.actors.replicas: 12 actors need 1230 open files in main, but the system allows "
+        "1024: raise the hard limit (`ulimit -Hn`), or run fewer actors\n1024\n"
+    )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.record_writer import RecordWriter
+
 from headrace.pipeline.reporting.history import MOST_POINTS, Curve, History, HistoryWriter, Mark, read_events
 from headrace.pipeline.reporting.statistics import Summary
 from headrace.pipeline.reporting.writers import TensorboardWriter
@@ -78,6 +83,38 @@ def test_a_resumed_run_is_marked_once():
     writer.write("Ball", {"reward": of(1.0)}, 20)
     assert history.marks() == {"Ball": [Mark(15, 5.0, "restart", "restart"), Mark(16, 5.0, "set", "beta = 1")]}
     assert history.take_fresh()[1] == [("Ball", mark) for mark in history.marks()["Ball"]]
+
+
+def event_file(path: Path, *events: tuple[int, float, str]) -> None:
+    """Write an event file: step, time, and the scalar's tag, "restart" or "" for the file's version."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        for step, at, tag in events:
+            event = Event(step=step, wall_time=at, **({} if tag else {"file_version": "brain.Event:2"}))
+            if tag == "restart":
+                event.session_log.status = 1
+            elif tag:
+                event.summary.value.add(tag=tag, simple_value=1.0)
+            RecordWriter(file).write(event.SerializeToString())
+
+
+def test_the_time_axis_leaves_out_the_pause_before_a_resume(tmp_path):
+    """The run takes 25 s, pauses, and takes another 12 s; the steps that it repeats have taken their time."""
+    ball, all_ = tmp_path / "Ball", tmp_path / "Pipeline"
+    event_file(ball / "events.out.tfevents.1000.a.1.0", (0, 1000, ""), (10, 1010, "reward"), (20, 1025, "reward"))
+    event_file(all_ / "events.out.tfevents.1000.a.1.1", (0, 1001, ""), (10, 1011, "busy"))
+    event_file(ball / "events.out.tfevents.5000.a.2.0", (0, 5000, ""), (20, 5007, "restart"), (20, 5010, "reward"))
+    event_file(all_ / "events.out.tfevents.5000.a.2.1", (0, 5002, ""), (11, 5007, "restart"), (20, 5012, "busy"))
+    history = History()
+    read_events(tmp_path, ["Ball"], history)
+    plain = history.plain()
+    assert plain["Ball"]["reward"] == {"steps": [10, 20], "times": [10, 35], "values": [1, 1]}
+    assert plain["Pipeline"]["busy"]["times"] == [11, 37]
+    assert [mark.at for mark in history.marks()["Ball"]] == [32]
+    history.start(9000.0)  # this process resumes the run, and says so again
+    history.start(9000.0)
+    HistoryWriter(history, resumed=True, wall_clock=lambda: 9004.0).write("Ball", {"reward": of(1.0)}, 30)
+    assert history.plain()["Ball"]["reward"]["times"] == [10, 35, 41]
 
 
 def test_a_damaged_event_file_counts_up_to_the_damage(tmp_path):

@@ -124,6 +124,14 @@ def test_the_time_left_is_that_of_the_slowest_behavior_and_not_guessed_while_one
     assert ProgressSnapshot(0.0, (TENNIS, still)).seconds_left is None
 
 
+def test_a_behavior_without_an_end_has_neither_bar_nor_time_left():
+    endless = BehaviorProgress("Endless", 5000, None, 100.0)
+    assert ProgressSnapshot(0.0, (endless,)).seconds_left is None
+    assert ProgressSnapshot(0.0, (BehaviorProgress("Slow", 0, 1000, 1.0), endless)).seconds_left == 1000.0
+    (line,) = [line for line in rendered(ProgressSnapshot(0.0, (endless,)), detailed=False) if "Endless" in line]
+    assert line.split()[:3] == ["Endless", "5,000", "-"]
+
+
 def test_long_names_give_way_to_the_numbers_and_keep_their_ends():
     long = "a_very_long_behaviour_name_for_the_left_wing_striker_number_"
     behaviors = tuple(

@@ -57,6 +57,19 @@ def test_the_live_table_and_the_summaries_count_updates_and_not_versions():
     assert run.writer.updates == [3.0]
 
 
+def test_behaviors_that_only_play_have_no_end_unless_all_of_them_do():
+    def ends(training, **learns):
+        run = Run(training=training)
+        run.reporter = Reporter(run.collector, [], Progress(enabled=False), training=training)
+        for name, each in learns.items():
+            run.reporter.add_behavior(name, 1000, 100, 0, {}, each)
+        return [progress.max_steps for progress in run.reporter.snapshot().behaviors]
+
+    assert ends(True, Ball=True, Goalie=False) == [1000, None]
+    assert ends(True, Ball=False, Goalie=False) == [1000, 1000]
+    assert ends(False, Ball=True) == [None]
+
+
 def test_statistics_after_the_last_report_are_written_at_the_end():
     run = Run()
     run.reach(60, 1.0)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ def a_learner(threads_sleep=False, use_threads=torch.set_num_threads) -> Any:
 def cores(monkeypatch):
     def there_are(count):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(count), raising=False)
+        monkeypatch.setattr("headrace.pipeline.common.process.CONTROL_GROUPS", Path("nowhere"))
 
     return there_are
 

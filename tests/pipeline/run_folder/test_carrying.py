@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import zipfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace import load
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.carrying import LISTING, carry, unpack
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint, write_manifest, write_part
@@ -102,15 +104,37 @@ def test_other_archives_are_refused_by_their_kind(tmp_path, members, message):
         unpack(tmp_path / "x.zip", tmp_path, None)
 
 
-@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out"])
-def test_a_file_outside_of_the_folder_is_extracted_inside(tmp_path, name):
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a\\..\\out"])
+def test_a_file_outside_of_the_folder_is_refused_by_name(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr(name, "")
         archive.writestr(LISTING, json.dumps({"format": 1, "run_id": "first"}))
-    folder = unpack(tmp_path / "x.zip", tmp_path / "results", None)
-    (inside,) = of(folder)
-    assert inside.name == "out"
-    assert {each for each in of(tmp_path) if each.name == "out"} == {inside}
+    with pytest.raises(RunFolderError, match=r"x\.zip: its entry '.*out' is outside the run's folder"):
+        unpack(tmp_path / "x.zip", tmp_path / "results", None)
+    assert not of(tmp_path / "results")
+
+
+def test_an_archive_that_unpacks_to_more_than_its_file_is_refused_before_anything_is_read(tmp_path):
+    listing = json.dumps({"format": 1, "run_id": "first"})
+    with zipfile.ZipFile(tmp_path / "compressed.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(LISTING, listing + " " * 1_000_000)
+    with zipfile.ZipFile(tmp_path / "overlapping.zip", "w") as archive:
+        archive.writestr(LISTING, listing)
+        archive.writestr("a", bytes(100_000))
+        archive.filelist += [copy.copy(archive.filelist[-1]) for _ in range(100)]  # all name the same bytes
+    for name, declared in {"compressed": "1,000,032", "overlapping": "10,100,032"}.items():
+        with pytest.raises(RunFolderError, match=rf"{name}\.zip is damaged .*: its content declares {declared} bytes"):
+            unpack(tmp_path / f"{name}.zip", tmp_path / "results", None)
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_folder_that_can_not_be_loaded_is_removed(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(LISTING, json.dumps({"format": 1, "run_id": "first"}))
+        archive.writestr("configuration.yaml", "behaviors: {Ball: {}}\nenvironment: {kind: builtin, id: Volley}\n")
+    with pytest.raises(RunFolderError, match="it has no checkpoint"):
+        load(tmp_path / "x.zip", tmp_path / "results")
+    assert not list((tmp_path / "results").iterdir())
 
 
 def test_a_missing_run_is_refused_by_name(tmp_path):

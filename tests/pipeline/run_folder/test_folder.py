@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
-from headrace.pipeline.run_folder.lock import GUARD, LOCK
+from headrace.pipeline.run_folder.lock import GUARD, LOCK, SOFT
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 
@@ -224,6 +225,25 @@ def test_a_process_that_runs_the_run_is_named_as_well_as_its_file_does(tmp_path,
         (folder.path / LOCK).write_text(content)
         with pytest.raises(RunFolderError, match=f"in use by {holder}; wait for it"):
             RunFolder.create(tmp_path, "ppo", force=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other locks")
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_without_locks_of_the_file_system_the_file_names_the_writer_and_a_warning_says_so(
+    tmp_path, monkeypatch, caplog, code
+):
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with RunFolder.create(tmp_path, "ppo") as folder:
+        assert f"supports no locks ({os.strerror(code)}): using {SOFT}" in caplog.text
+        with pytest.raises(
+            RunFolderError, match=f"in use by process {os.getpid()}; .* if that process was killed, delete"
+        ):
+            RunFolder.create(tmp_path, "ppo", resume=True)
+    assert SOFT not in names(folder.path)
+    RunFolder.create(tmp_path, "ppo", resume=True).close()
 
 
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}])

@@ -58,6 +58,20 @@ def test_a_newer_checkpoint_of_a_run_takes_the_place_of_the_one_before(tmp_path)
     assert (model.newest.step, model.newest.version) == (1000, 2)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+def test_a_newer_file_that_is_not_a_regular_file_is_refused_and_does_not_stop_later_ones(tmp_path, caplog):
+    write_model(tmp_path, step=500)
+    (model,) = load_models([str(tmp_path)])
+    pipe = model.newest.path.with_name("Ball-1000.pt")
+    os.mkfifo(pipe)
+    for _ in range(2):
+        model.refresh()
+    assert caplog.text.count(f"{pipe} is not a regular file") == 1
+    write_model(tmp_path, step=2000, seed=1)
+    model.refresh()
+    assert model.newest.step == 2000
+
+
 def test_a_file_that_is_replaced_is_read_again_and_a_chosen_step_stays(tmp_path):
     path = write_model(tmp_path, step=500)
     file, chosen = load_models([str(path), f"chosen={tmp_path}@500"])
@@ -116,19 +130,19 @@ import sys
 sys.modules["torch"] = None
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.serving.served_models import load_models
-(model,) = load_models([sys.argv[1]])
-print(model.name)
-try:
-    load_models([sys.argv[2]])
-except CommandError as error:
-    print(error)
+for path in sys.argv[1:]:
+    try:
+        print(load_models([path])[0].name)
+    except CommandError as error:
+        print(error)
 """
 
 
-def test_without_torch_an_onnx_file_is_served_and_the_error_for_a_pt_file_names_the_extra(tmp_path):
+def test_without_torch_a_model_is_served_unless_its_network_needs_torch(tmp_path):
     onnx = Path(__file__).parents[2] / "data" / "ml_agents" / "ppo_hybrid" / "Simple.onnx"
-    command = [sys.executable, "-c", WITHOUT_TORCH, str(onnx), str(write_model(tmp_path))]
+    plain, other = write_model(tmp_path), write_model(tmp_path, "Wall", memory=MEMORY)
+    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, (onnx, plain, other))]
     done = subprocess.run(command, capture_output=True, text=True)
-    served, refused = done.stdout.splitlines()
-    assert served == "Simple"
-    assert 'reading a .pt file needs PyTorch, which is not installed: run `pip install "headrace[train]"`' in refused
+    *served, refused = done.stdout.splitlines()
+    assert served == ["Simple", "Ball"]
+    assert refused.endswith('; run `pip install "headrace[train]"`')

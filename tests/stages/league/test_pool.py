@@ -12,7 +12,7 @@ from league_fakes import added, policy
 
 from headrace.config.brains import MemberSettings
 from headrace.stages.errors import StageError
-from headrace.stages.league.pool import INDEX, Pool, read_member
+from headrace.stages.league.pool import INDEX, Pool, check_members, read_index, read_member
 
 
 def brain(use: object, name: str) -> MemberSettings:
@@ -108,21 +108,73 @@ def test_a_run_that_goes_back_to_a_checkpoint_has_the_pool_of_that_time(tmp_path
     assert Pool(tmp_path).members == resumed.members
 
 
-def test_a_checkpoint_whose_members_are_gone_is_refused(tmp_path):
+def test_a_checkpoint_whose_members_are_gone_or_damaged_is_refused(tmp_path):
     pool = Pool(tmp_path)
-    member = added(pool, policy(), "main", -1)
-    (tmp_path / member.path).unlink()
-    with pytest.raises(StageError, match=rf"{member.path}, member 0 \(main 0\) of the league's pool, is missing"):
-        Pool(tmp_path).restore(pool.state_dict())
+    members = [added(pool, policy(fill=float(number)), "main", -1) for number in range(2)]
+    check_members(tmp_path, pool.state_dict())
+    path = tmp_path / members[1].path
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(StageError, match=rf"{path.name}, member 1 \(main 1\).* has changed since it was frozen"):
+        check_members(tmp_path, pool.state_dict())
+    path.unlink()
+    with pytest.raises(StageError, match=rf"{path.name}, member 1 \(main 1\) of the league's pool, is missing"):
+        check_members(tmp_path, pool.state_dict())
 
 
-def test_an_index_that_can_not_be_read_is_refused(tmp_path):
+def test_an_index_of_another_format_is_refused(tmp_path):
     (tmp_path / INDEX).write_text('{"format": 2}', encoding="utf-8")
-    with pytest.raises(StageError, match="pool.json, .*has format 2, but this version of Headrace reads format 1"):
+    with pytest.raises(StageError, match=r"pool\.json has format 2, but this version of Headrace reads format 1"):
         Pool(tmp_path)
-    (tmp_path / INDEX).write_text("{", encoding="utf-8")
-    with pytest.raises(StageError, match=f"{INDEX}, which lists the members"):
-        Pool(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: "{", "Expecting property name"),
+        (lambda text: "[" * 100_000, "nest too deeply"),
+        (lambda text: text.replace('"step": 5', '"step": NaN'), "contains NaN"),
+        (lambda text: text.replace('"step": 5', '"step": "5"'), "member 0 has a value of a different kind"),
+        (lambda text: text.replace('"path": "', '"path": "../'), "member 0 names a file outside this folder"),
+        (lambda text: text.replace('"number": 0', '"number": 7'), "a different number"),
+    ],
+)
+def test_a_damaged_index_costs_no_more_than_a_missing_one(tmp_path, damage, why, caplog):
+    pool = Pool(tmp_path)
+    member = added(pool, policy("main", 5), "main", -1)
+    (tmp_path / INDEX).write_text(damage((tmp_path / INDEX).read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"pool\.json, which lists the members .*{why}"):
+        read_index(tmp_path)
+    again = Pool(tmp_path)
+    assert not again.members
+    assert why in caplog.text
+    again.restore(pool.state_dict())
+    assert read_index(tmp_path) == [member]
+
+
+def test_a_folder_among_the_files_of_members_is_left_alone(tmp_path):
+    pool = Pool(tmp_path)
+    added(pool, policy(), "main", -1)
+    (tmp_path / "00099-abc.policy").mkdir()
+    pool.restore(pool.state_dict())
+    assert (tmp_path / "00099-abc.policy").is_dir()
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_a_member_is_read_again_if_the_disk_refuses_to_close_its_file(tmp_path, monkeypatch, failures):
+    pool = Pool(tmp_path)
+    member = added(pool, policy(fill=0.5), "main", -1)
+    read, left = Path.read_bytes, [failures]
+
+    def refusing(path: Path) -> bytes:
+        data = read(path)
+        if left[0]:
+            left[0] -= 1
+            raise OSError(5, "Input/output error")
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", refusing)
+    assert read_member(tmp_path, member).weights[0] == 0.5
+    assert left == [0]
 
 
 def test_brains_are_members_whose_files_may_not_change(tmp_path):

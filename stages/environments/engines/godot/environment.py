@@ -340,7 +340,7 @@ def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
 
 
 def observation_space(announced: Mapping[str, Any]) -> spaces.Dict:
-    """Return the space of one agent's observations by key; images are bytes, with the axes in the announced order."""
+    """Return the space of one agent's observations, by key and with bounds; images are bytes, axes as announced."""
     return _in_order({key: _observation(key, observation) for key, observation in announced.items()})
 
 
@@ -403,7 +403,11 @@ def _observation(key: str, announced: Any) -> spaces.Space[Any]:
     shape = tuple(int(length) for length in announced["size"])
     if is_picture(key):
         return spaces.Box(0, 255, shape, np.uint8)
-    return spaces.Box(-1.0, 1.0, shape, np.float32)
+    try:
+        low, high = (np.full(shape, announced.get(*bound), np.float32) for bound in (("low", -1), ("high", 1)))
+        return spaces.Box(low, high, shape, np.float32)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise GodotEnvError(f"the game announces the observation {key!r} as {announced!r}: {error}") from None
 
 
 def _in_order(parts: dict[str, spaces.Space[Any]]) -> spaces.Dict:
@@ -645,6 +649,11 @@ class GodotEnv:
             raise GodotEnvError(str(error)) from None
         self.action_spaces = [action_space(agent.actions) for agent in announcement.agents]
         self.observation_spaces = [observation_space(agent.observations) for agent in announcement.agents]
+        for keys in {tuple(agent.actions) for agent in announcement.agents}:
+            if [*keys] != sorted(keys):
+                sys.stderr.write(
+                    f"Actions are in the game's order: {', '.join(keys)}; godot-rl up to 0.8.2 sorts them.\n"
+                )
         self.num_envs = len(announcement.agents)
         self.observation_space = self.observation_spaces[0]
         self.agent_policy_names = [agent.policy for agent in announcement.agents]

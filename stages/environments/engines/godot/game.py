@@ -175,7 +175,7 @@ class GodotGame(Game):
         """True if the agents observe images, but the game renders none."""
         self._agents = 0
         self._behaviors: dict[str, _Behavior] = {}
-        self._warned = False
+        self._warned = self._has_lost_call = False
 
     async def start(self) -> None:
         """See `Game`."""
@@ -205,7 +205,10 @@ class GodotGame(Game):
 
     def _assign_agents(self, roles: Sequence[tuple[str, int]]) -> None:
         self._agents, self._behaviors = len(self.announcement.agents), {}
-        assigned = assign_agents(self.announcement, roles, self._pictures, self.label)
+        try:
+            assigned = assign_agents(self.announcement, roles, self._pictures, self.label)
+        except GameRefused as error:
+            raise GameRefused(f"{error}{self._log_tail()}", error.key) from None
         for behavior_id, (spec, agents, group) in assigned.items():
             self.specs[behavior_id] = spec
             self._behaviors[behavior_id] = _Behavior(AgentColumns(spec, agents), group)
@@ -240,6 +243,13 @@ class GodotGame(Game):
         """Call a method on all agents; return their results. Raises the same errors as `request_step`."""
         message = await self._ask(call_of(method), "call", f"has not answered a call of {method!r}")
         returned = message.get("returns")
+        if not isinstance(returned, list) and not self._has_lost_call:
+            self._has_lost_call = True
+            log.warning(
+                "%s: the game answers null to the call of %r (environment.calls): agents keep the old value. The addon "
+                "stops at the first agent that lacks the method; define it for all agents, even if they do not train%s",
+                *(self.label, method, self._log_tail()),
+            )
         return returned if isinstance(returned, list) else []
 
     async def _reset(self) -> GameAnswer:
@@ -379,7 +389,7 @@ class GodotGame(Game):
         try:
             yield
         except WrongColumn as error:
-            raise GameBroken(f"{self.label}, behaviour {behavior_id!r}, {error}") from None
+            raise GameBroken(f"{self.label}, behaviour {behavior_id!r}, {error}{self._log_tail()}") from None
 
 
 # A build gets its initial environment parameters as arguments, and later ones through calls to the game's methods.

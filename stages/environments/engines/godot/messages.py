@@ -148,13 +148,17 @@ def _observation(key: str, space: Any, pictures: str, owner: str) -> Observation
     if kind == "box" and isinstance(size, list):
         shape = tuple(_whole(length) or 0 for length in size)
         if is_picture(key) and len(shape) == 3 and all(shape):
-            return _picture(key, shape, pictures)
+            return _picture(key, shape, pictures, owner)
         if not is_picture(key) and math.prod(shape) > 0:
             return ObservationSpec(key, (math.prod(shape),))
     if kind == "repeated":
         raise GameRefused(
             f"{owner}: announces the observation {key!r} as {space!r}; sets of variable size are not supported, nor "
             "does Godot RL Agents support them: send a fixed number of elements, padded with zeros"
+        )
+    if kind == "box" and size == [0]:
+        raise GameRefused(
+            f"{owner}: get_obs() returns an empty list as {key!r}; append the numbers that the agent observes"
         )
     expected = (
         "an image with the size [channels, height, width], because its key contains '2d'"
@@ -164,13 +168,18 @@ def _observation(key: str, space: Any, pictures: str, owner: str) -> Observation
     raise GameRefused(f"{owner}: announces the observation {key!r} as {space!r}; expected: {expected}")
 
 
-def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec:
+def _picture(key: str, shape: tuple[int, ...], pictures: str, owner: str) -> ObservationSpec:
     """Return an image's spec, with the axes in the order in which its bytes are sent.
 
     The addon's cameras announce [channels, height, width], but send the engine's bytes, which have the channels last.
     In Godot 3, cameras also announced the channels last. A game that writes the image data itself may use the announced
     order.
     """
+    if pictures == "refuse":
+        raise GameRefused(
+            f"{owner}: announces the image {key!r}, which the addon can't pass to a model, so no model can be exported "
+            "for the game; remove --onnx_export_path (environment.pictures: refuse), and play with --inference"
+        )
     first = shape[0] in CHANNELS
     if not first and shape[2] in CHANNELS:
         return ObservationSpec(key, shape, "uint8", channels_last=True)
@@ -234,17 +243,19 @@ def behaviors_of_agents(
         name, sign, team = policy.partition(_TEAM)
         if name == SHARED_POLICY and unnamed is not None and name not in listed:
             name = unnamed
-        group = 0
-        fitting = [pattern for pattern in roles if fnmatchcase(policy, pattern)]
-        for pattern in fitting[:1]:
-            role = roles[pattern]
-            name = role.behavior or name
-            if role.team is not None:
-                number = counts.get(pattern, 0) if role.team == "each" else role.team
-                counts[pattern] = number + 1
-                sign, team = _TEAM, str(number)
-            group = 1 + int(team or 0) if role.group else 0
-        behaviors.append((f"{name}{sign}{team}", group))
+        fitting = ((pattern, role) for pattern, role in roles.items() if fnmatchcase(policy, pattern))
+        pattern, role = next(fitting, ("", RoleSettings()))
+        name = role.behavior or name
+        if role.team is not None:
+            number = counts.get(pattern, 0) if role.team == "each" else role.team
+            counts[pattern] = number + 1
+            sign, team = _TEAM, str(number)
+        if "?" in name or (sign and not team.isdecimal()):
+            raise GameRefused(
+                f"{owner}: the policy name {policy!r} contains '?', after which only 'team=' and a number can follow; "
+                "rename the policy, or give it a behaviour in environment.behaviors"
+            )
+        behaviors.append((f"{name}{sign}{team}", 1 + int(team or 0) if role.group else 0))
     return behaviors
 
 
@@ -480,7 +491,7 @@ class AgentColumns:
             what = shown(value) if flat is None else f"{len(flat)} numbers"
             raise WrongColumn(
                 f"agent {agent} has {what} as the observation {observation.name!r}; expected the {observation.size} "
-                "numbers that it has announced"
+                f"numbers that it has announced{_cure_of_text(value)}"
             )
         for index, number in enumerate(flat):
             if not isinstance(number, _NUMBER_KINDS):
@@ -490,7 +501,7 @@ class AgentColumns:
     def _not_a_number(self, agent: int, observation: ObservationSpec, index: int, value: Any) -> str:
         return (
             f"agent {agent} has {not_a_number(value)} at index {index} of the observation {observation.name!r}; "
-            f"expected finite float32 numbers; {OF_OBSERVATIONS}"
+            f"expected finite float32 numbers{_cure_of_text(value) or f'; {OF_OBSERVATIONS}'}"
         )
 
     def _one_hot(self, observation: ObservationSpec, column: list[Any]) -> Array:
@@ -550,7 +561,16 @@ def action_message(texts: Sequence[bytes]) -> bytes:
 
 def not_a_number(value: Any) -> str:
     """Describe a value that should be a number, for messages."""
-    return "null (NaN or null in Godot)" if value is None else value if isinstance(value, str) else shown(value)
+    if isinstance(value, str) and not _cure_of_text(value):
+        return value
+    return "null (NaN or null in Godot)" if value is None else shown(value)
+
+
+def _cure_of_text(value: Any) -> str:
+    """Return the remedy for a text where a number is expected; an empty string for other values, such as `nan`."""
+    if not isinstance(value, str) or _NOT_FINITE.sub(b"", f",{value},".encode()) == b",,":
+        return ""
+    return "; Godot sends vectors as text: append their components (.x, .y), and only numbers"
 
 
 def _float32(numbers: Iterable[Any], count: int) -> NDArray[np.float32]:
@@ -612,7 +632,7 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
 
 def call_of(method: str) -> bytes:
     """Return the message that calls a method on all agents."""
-    return orjson.dumps({"type": "call", "method": method})
+    return json.dumps({"type": "call", "method": method}).encode()  # in ASCII: Godot reads one byte per character
 
 
 def read_message(content: bytes) -> dict[str, Any]:

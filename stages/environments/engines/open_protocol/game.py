@@ -42,6 +42,7 @@ from headrace.stages.environments.engines.transport import TcpTransport, Transpo
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.parameters import EpisodeParameters
 from headrace.stages.environments.protocol import StatisticValues
+from headrace.startup_context import shortened
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ class OpenGame(Game):
 
     async def _failed(self, what: str, kind: type[GameBroken] = GameBroken) -> GameBroken:
         if not self._is_unanswered:  # a late game is busy, and has sent nothing invalid
-            self._send({"type": "error", "message": what})
+            self._send({"type": "error", "message": shortened(what)})
             if self._process is not None:
                 await self._process.exited(_TO_READ_S)
         return await super()._failed(what, kind)

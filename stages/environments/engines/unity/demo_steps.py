@@ -33,6 +33,7 @@ from headrace.stages.environments.engines.unity.messages import (
     DemonstrationMetaProto,
 )
 from headrace.stages.environments.engines.unity.png import encode_png
+from headrace.stages.environments.engines.unity.versions import INTERLEAVED_PACKAGES
 from headrace.stages.errors import StageError
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class DemoReader:
         self.damage = None
         at, count = self._first, 0
         steps = self.meta.number_steps
+        if self._data[at:] == self._header:  # written at the end of a recording without steps
+            return
         while at < len(self._data) and (steps <= 0 or count < steps):
             try:
                 pair, at = _read(AgentInfoActionPairProto, self._data, at)
@@ -101,7 +104,8 @@ class DemoReader:
                 raise _NotWholeError(
                     "its header does not fit the space reserved for it; record it under a shorter name"
                 )
-            meta = _parse(DemonstrationMetaProto, self._data[start : start + length])
+            self._header = self._data[start : start + length]
+            meta = _parse(DemonstrationMetaProto, self._header)
             if meta.api_version not in API_VERSIONS:
                 raise StageError(
                     f"{self.path}: the demonstration has format version {meta.api_version}; expected "
@@ -220,12 +224,14 @@ def read_demo(path: Path) -> DemoSteps:
     pairs = iter(reader)
     first = next(pairs, None)
     if first is None:
-        raise StageError(reader.damage or f"{path}: it contains no steps")
+        none = f"{path}: it contains no steps, because the recording ended before the agent's first decision"
+        raise StageError(reader.damage or f"{none}; record the demonstration again")
     agent, first.agent_info.id = first.agent_info.id, 1
     try:
         decoder = BehaviorReader(reader.brain, first.agent_info, str(path))
     except StageError as error:
         raise _wrong_pair(error) from error
+    _warn_of_raw_images(decoder.spec, path)
     first.agent_info.id = agent
     parts: list[DemoSteps] = []
     idle: list[int] = []
@@ -279,6 +285,16 @@ def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
         raise StageError(f"{path}: the file already exists; remove it, or choose another name") from error
     except OSError as error:
         raise StageError(f"{path}: can't write the demonstration: {error.strerror}") from error
+
+
+def _warn_of_raw_images(spec: BehaviorSpec, path: Path) -> None:
+    floats = (observed for observed in spec.observations if observed.kind == "image" and observed.dtype == "float32")
+    if raw := [observed.name for observed in floats if not observed.channels_last]:
+        log.warning(
+            "%s: holds uncompressed images (%s). If it was recorded with com.unity.ml-agents %s, the pixels are in the "
+            "wrong order, and the file has no sign of this: record it again with the sensor's Compression set to PNG",
+            *(path, ", ".join(raw), " or ".join(INTERLEAVED_PACKAGES)),
+        )
 
 
 def _wrong_pair(error: StageError) -> StageError:

@@ -22,6 +22,7 @@ from headrace.stages.environments.engines.errors import GameRefused, PortTaken
 from headrace.stages.environments.engines.transport import ConnectionClosed, TooLarge, Transport
 from headrace.stages.environments.engines.unity.messages import EXCHANGE
 from headrace.stages.listening import add_grpc_port, find_port
+from headrace.startup_context import shortened
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ class GrpcTransport(Transport):
             level = logging.DEBUG if self.refused else logging.WARNING  # only the first refusal is a warning
             self.refused = f"The call from {caller} was refused: {refusal}."
             log.log(level, "Port %d refused a call from %s: %s", self.port, caller, refusal)
-            await context.abort(refusal.code, f"Port {self.port} refuses the call from {caller}: {refusal}")
+            await context.abort(refusal.code, shortened(f"Port {self.port} refuses the call from {caller}: {refusal}"))
             raise AssertionError("abort raises") from None
 
     async def _exchange(self, caller: str, context: _Context) -> bytes:

@@ -337,7 +337,8 @@ class UnityGame(Game):
                 f"{announced}); check that its package com.unity.ml-agents is complete, with all files from the same "
                 "version"
             )
-        reader = self.readers[behavior_id] = BehaviorReader(brain, first, self.label)
+        package = "" if self.greeting is None else self.greeting.package_version
+        reader = self.readers[behavior_id] = BehaviorReader(brain, first, self.label, package)
         if self._warns_of_black_images and behavior_id not in self.specs:
             self._warn_of_black_images(reader.spec)
         self.specs[behavior_id] = reader.spec

@@ -25,6 +25,7 @@ _COLOURED = ("RGB", "RGBA", "P")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIZE_AT = 16
 """Offset of the width and height, which always follow the signature and the first chunk's header."""
+_MOST_PIXELS = 1 << 24
 _CHUNK_EXTRA = 12
 """Number of bytes in a chunk in addition to its content: length, type and checksum."""
 MOST_THREADS = 4
@@ -68,13 +69,14 @@ def png_size(file: bytes) -> tuple[int, int]:
     """Return the height and width of a PNG file, without decoding it.
 
     Raises:
-        PngError: if the file is too short.
+        PngError: if the file is too short, or states more than `_MOST_PIXELS`.
     """
     if len(file) < _SIZE_AT + 8:
         raise PngError("is a PNG without a header")
-    return int.from_bytes(file[_SIZE_AT + 4 : _SIZE_AT + 8], "big"), int.from_bytes(
-        file[_SIZE_AT : _SIZE_AT + 4], "big"
-    )
+    width, height = (int.from_bytes(file[at : at + 4], "big") for at in (_SIZE_AT, _SIZE_AT + 4))
+    if width * height > _MOST_PIXELS:
+        raise PngError(f"is a PNG of {height}×{width} (height × width); expected at most {_MOST_PIXELS:,} pixels")
+    return height, width
 
 
 def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None:

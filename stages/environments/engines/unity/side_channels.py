@@ -39,6 +39,7 @@ _HEAD = struct.Struct("<16si")
 """Header of each message: the channel's id in the byte order of .NET, and the number of bytes that follow."""
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 """Id of the channel that packages use to gather analytics. Headrace ignores its messages."""
+STATS = uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520")
 
 
 class IncomingMessage:
@@ -136,10 +137,15 @@ class OutgoingMessage:
         self.buffer += data
 
     def write_string(self, s: str) -> None:
-        """Write a byte count, then the text in UTF-8. Unity's own channels support only ASCII."""
-        data = s.encode("utf-8")
-        self.write_int32(len(data))
-        self.buffer += data
+        """Write a byte count, then the text.
+
+        Raises:
+            ChannelMisused: if the text is not ASCII.
+        """
+        if not s.isascii():
+            raise ChannelMisused(f"side channels: {s!r} is not ASCII, and Unity would read '?' for other characters")
+        self.write_int32(len(s))
+        self.buffer += s.encode()
 
     def set_raw_bytes(self, buffer: bytes | bytearray) -> None:
         """Set the entire message.
@@ -247,10 +253,10 @@ class SideChannels:
             elif channel_id not in self._warned:
                 self._warned.add(channel_id)
                 log.warning(
-                    "%s sends messages on the side channel %s, for which no class is configured; Headrace drops them. "
-                    "If the channel is your own, list its class under env_settings.side_channels",
+                    "%s sends messages on the side channel %s, which nothing reads: Headrace drops them. To read them, "
+                    "list the channel's class under env_settings.side_channels (in a script, pass it in side_channels)",
                     self._worker,
-                    channel_id,
+                    "StatsSideChannel (of StatsRecorder)" if channel_id == STATS else channel_id,
                 )
 
     def _messages(self, data: bytes) -> Iterator[tuple[uuid.UUID, bytes]]:
@@ -419,8 +425,6 @@ class EnvironmentParametersChannel(SendingChannel):
 
 
 def _message(key: str, kind: _Type) -> OutgoingMessage:
-    if not key.isascii():
-        raise ChannelMisused(f"environment parameter {key!r}: Unity accepts only ASCII names; rename it")
     message = OutgoingMessage()
     message.write_string(key)
     message.write_int32(kind)
@@ -514,7 +518,7 @@ class StatsSideChannel(SideChannel):
     """Stores the values that Unity records, until the caller reads them."""
 
     def __init__(self) -> None:
-        super().__init__(uuid.UUID("a1d8f7b7-cec8-50f9-b78b-d3e165a78520"))
+        super().__init__(STATS)
         self._stats: dict[str, StatList] = {}
 
     def on_message_received(self, msg: IncomingMessage) -> None:

@@ -136,7 +136,10 @@ async def test_a_policy_worse_than_the_best_is_not_kept_and_the_files_next_to_th
             lambda folder: (folder / BEST).write_bytes((folder / BEST).read_bytes().replace(b"99.0", b"98.0")),
             r"is damaged: the checksum \(CRC-32\) of its entry .*evaluation\.json does not match",
         ),
-        (lambda folder: (folder / BEST).write_bytes(b"no policy"), r"Volley-best\.pt contains no score"),
+        (
+            lambda folder: (folder / BEST).write_bytes(b"no policy"),
+            r"Volley-best\.pt is not an exported policy: it is damaged, or not a PyTorch file",
+        ),
     ],
 )
 async def test_a_best_policy_whose_score_does_not_compare_is_replaced_with_a_message(tmp_path, caplog, spoil, why):

@@ -101,8 +101,8 @@ def test_an_environment_that_is_single_and_vectorised_is_taken_for_vectorised(gr
     group = group_of(Pool, max_episode_steps=limit)
 
     async def play():
-        return [await maybe_await(group.reset(0))] + [
-            await maybe_await(group.step(actions())) for _ in range(limit or 4)
+        return [await maybe_await(group.reset, 0)] + [
+            await maybe_await(group.step, actions()) for _ in range(limit or 4)
         ]
 
     ticks = [tick.steps["B"] for tick in asyncio.run(play())]
@@ -287,8 +287,8 @@ def test_a_vector_of_rewards_is_refused_without_a_restart(group_of, reward, num_
     where = "" if num_envs == 1 else ", instance 0"
 
     async def play():
-        await maybe_await(group.reset(0))
-        await maybe_await(group.step(actions(num_envs)))
+        await maybe_await(group.reset, 0)
+        await maybe_await(group.step, actions(num_envs))
 
     with pytest.raises(StageError, match=rf"make'{where}: step\(\) returned reward .*; expected a num.* weigh") as it:
         asyncio.run(play())

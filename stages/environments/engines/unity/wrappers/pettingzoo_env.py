@@ -1,9 +1,9 @@
 """A Unity program with any number of agents as PettingZoo environments, under ML-Agents' names for these classes.
 
 An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` lists the agents that need a decision now;
-the others are absent until they need one. Unity gives an agent a new number when its next episode begins, so agents
-come and go, and `possible_agents` lists all agents since the last reset. If a program keeps an agent's number, the name
-continues with `&life=2`.
+the others are absent until they need one. In Unity, an agent keeps its number over its episodes, and gets a new one
+when it is enabled again. In PettingZoo, an agent that has ended never returns, so the name of its second episode ends
+with `&life=2`. `possible_agents` lists the agents that have not ended, and those whose end the last step returned.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 
     Attributes:
         agents: the agents that need a decision now.
-        possible_agents: all agents since the last reset.
+        possible_agents: the agents that have not ended, and those whose end the last step returned.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "unity", "render_modes": [], "is_parallelizable": True}
@@ -193,6 +193,8 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
                     self._add(data, agent, name, decisions, row)
             self.agents = [agent for behavior in self._behaviors.values() for agent in behavior.deciding]
             if self.agents or not self._alive:
+                known = {*self._alive.values(), *data.observations}
+                self.possible_agents = [agent for agent in self.possible_agents if agent in known]
                 return data
             self._env.step()
 
@@ -242,7 +244,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
 
     @property
     def possible_agents(self) -> list[str]:
-        """All agents since the last reset."""
+        """See `UnityParallelEnv`."""
         return self._parallel.possible_agents
 
     @property

@@ -96,6 +96,13 @@ def test_actions_are_written_by_key_in_the_games_order_in_ascii():
         (SEEN, {"obs": [1], "phase": 0}, "agent 1 has 1 numbers.*'obs'.*the 2 numbers"),
         (SEEN, {"obs": [1, None], "phase": 0}, "agent 1 has null.*NaN.*index 1.*'obs'.*get_obs"),
         (SEEN, {"obs": ["-nan", 1], "phase": 0}, "agent 1 has .*nan.* at index 0"),
+        (
+            SEEN,
+            {"obs": ["(1.0, 2.0)", 1], "phase": 0},
+            r"agent 1 has '\(1.0, 2.0\)' at index 0 .*numbers; Godot sends vec.*\.x, \.y",
+        ),
+        (SEEN, {"obs": ["left", 1], "phase": 0}, "agent 1 has 'left' at index 0 .*and only numbers$"),
+        (SEEN, {"obs": "(1.0, 2.0)", "phase": 0}, r"agent 1 has '\(1.0, 2.0\)' as the observation 'obs'.*\.x, \.y"),
         (SEEN, {"obs": [1, -(10**39)], "phase": 0}, "agent 1 has -1000.* at index 1"),
         (SEEN, {"obs": [1, 2], "phase": 3}, "agent 1 has 3 as the observation 'phase'.*from 0 to 2"),
         (CAMERA, {"cam_2d": None}, "agent 1 has None as the image.*xvfb-run"),

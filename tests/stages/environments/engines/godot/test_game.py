@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+from functools import partial
 
+import numpy as np
 import pytest
 from godot_runs import build_in, game_of
 
+from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.engines.errors import GameBroken, GameEnded, GameRefused
 from headrace.stages.environments.engines.game import GameSettings
 from headrace.stages.environments.engines.godot.game import GodotBuild, GodotGame
-from headrace.stages.environments.engines.godot.messages import action_message
+from headrace.stages.environments.engines.godot.messages import action_message, behaviors_of_agents
 
 PRESS = action_message([b'{"press":1}'] * 4)
 
@@ -178,3 +181,34 @@ def test_the_command_line_is_what_engine_and_addon_read(tmp_path):
         *("--port=11010", "--env_seed=5", "--fixed-fps", "60", "--action_repeat=4", "--speedup=2.5"),
         *("--gravity=0.5", "--level=4"),
     ]
+
+
+async def test_a_call_that_reaches_no_agent_is_warned_of_once_with_the_games_log(tmp_path, caplog):
+    game = await begun(tmp_path)
+    assert [await game.call(f"lacked_{number}") for number in (2, 3)] == [[], []]
+    await game.close()
+    assert len(caplog.messages) == 1
+    assert "the game answers null to the call of 'lacked_2' (environment.calls)" in caplog.text
+    assert "Nonexistent function 'lacked_2'" in caplog.text
+
+
+def in_a_run(folder, *arguments, pictures="auto"):
+    """A game whose agents are those of a run."""
+    build = GodotBuild(build_in(folder), arguments, log_file=folder / "Godot-0.log")
+    roles = partial(behaviors_of_agents, roles={}, unnamed=None, listed=())
+    return GodotGame(GameSettings(0, 0, 7, 30.0), build, roles, pictures)
+
+
+async def test_spaces_that_are_refused_come_with_the_games_log(tmp_path):
+    game = in_a_run(tmp_path, "--game=picture", pictures="refuse")
+    with pytest.raises(GameRefused, match=r"(?s)the image 'camera_2d'.*The end of .*Godot-0.log:.*--game=picture"):
+        await game.start()
+    await game.close()
+
+
+async def test_an_observation_that_does_not_fit_comes_with_the_games_log(tmp_path):
+    game = in_a_run(tmp_path, "--fault=null", "--fault_at=1")
+    with pytest.raises(GameBroken, match=r"(?s)has null .*get_obs.*The end of .*Godot-0.log:.*--fault=null"):
+        await game.begin()
+        await game.step({"Agent": ActionBatch(np.zeros((4, 0), np.float32), np.ones((4, 1), np.int32))})
+    await game.close()

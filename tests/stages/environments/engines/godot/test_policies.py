@@ -55,6 +55,13 @@ def test_a_pattern_that_matches_no_policy_is_refused():
         behaviors(["red", "red"], {"green": {"team": 1}})
 
 
+@pytest.mark.parametrize("name", ["Boss?", "What?now", "Duel?team=red", "Duel?team=", "Duel?team=1&x=2", "?"])
+def test_a_policy_name_with_a_question_mark_is_refused_unless_it_states_a_team(name):
+    with pytest.raises(GameRefused, match="contains '\\?', after which only 'team=' and a number can follow; rename"):
+        behaviors([name])
+    assert behaviors([name], {"*": {"behavior": "Boss", "team": 1}}) == [("Boss?team=1", 0)]
+
+
 def test_agents_are_gathered_by_behaviour_id():
     found = assign_agents(announced("A", "B", "A"), [("A", 0), ("B", 1), ("A", 0)], "auto", "game")
     assert [*found] == ["A", "B"]

@@ -119,7 +119,8 @@ def test_an_announcement_that_can_not_be_read_is_described(message, problem):
             MOVE,
             "bullets.*fixed number",
         ),
-        ({"obs": {"space": "box", "size": [0]}}, MOVE, "'size': \\[n\\]"),
+        ({"obs": {"space": "box", "size": [0]}}, MOVE, "get_obs.. returns an empty list as 'obs'; append the numbers"),
+        ({"obs": {"space": "box", "size": 3}}, MOVE, "'size': \\[n\\]"),
         ({"cam2d": {"space": "box", "size": [36, 36]}}, MOVE, "channels, height, width"),
         (BOX, {"fly": {"size": 0, "action_type": "continuous"}}, "'fly'.*at least 1"),
     ],
@@ -164,3 +165,10 @@ def test_a_wrong_field_of_one_agent_is_named_with_that_agent(spaces, problem):
 def of_two(**spaces):
     message = {"observation_space": [BOX, BOX], "action_space": [MOVE, MOVE], "n_agents": 2, **spaces}
     return assign_agents(read_announcement(message), [("B", 0)] * 2, "auto", "Godot worker 0")
+
+
+def test_an_image_is_refused_if_a_model_for_the_game_is_wanted():
+    camera = {"cam2d": {"space": "box", "size": [3, 36, 36]}}
+    with pytest.raises(GameRefused, match="the image 'cam2d', which the addon can't pass.*remove --onnx_export_path"):
+        spec_of(camera, pictures="refuse")
+    assert spec_of(BOX, pictures="refuse").observations == spec_of(BOX).observations

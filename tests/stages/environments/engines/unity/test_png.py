@@ -115,7 +115,9 @@ def test_damaged_content_is_reported():
 def test_a_picture_of_another_size_is_reported_before_it_is_decoded():
     header = struct.pack(">IIBBBBB", 1 << 20, 1 << 20, 8, 2, 0, 0, 0)
     enormous = SIGNATURE + chunk(b"IHDR", header) + chunk(b"IEND", b"")
-    assert "holds an image of 1048576×1048576 (height × width); expected 3×4" in wrong(enormous, (3, 3, 4))
+    assert "is a PNG of 1048576×1048576 (height × width); expected at most 16,777,216 pixels" in wrong(
+        enormous, (3, 3, 4)
+    )
     assert "holds an image of 3×5" in wrong(png(noise(3, 4, 3)) + png(noise(3, 5, 3)), (6, 3, 4))
 
 

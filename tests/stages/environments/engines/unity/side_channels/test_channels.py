@@ -125,7 +125,7 @@ def test_samplers_without_a_seed_get_the_run_s_seed(value, expected):
 
 
 def test_a_parameter_name_that_unity_can_not_read_is_refused():
-    with pytest.raises(ChannelMisused, match="environment parameter 'größe': Unity accepts only ASCII names"):
+    with pytest.raises(ChannelMisused, match="'größe' is not ASCII, and Unity would read '\\?' for other characters"):
         EnvironmentParametersChannel().set_float_parameter("größe", 1.0)
 
 
