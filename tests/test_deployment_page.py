@@ -64,7 +64,7 @@ def test_the_manifest_probes_the_servers_paths_and_leaves_time_for_requests_in_f
 def test_the_unit_serves_behind_the_proxy_and_leaves_time_for_requests_in_flight(tmp_path):
     text = block("ini").text
     unit = configparser.ConfigParser(interpolation=None)
-    unit.optionxform = str
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(text)
     port, wide = served_by(shlex.split(unit["Service"]["ExecStart"])[1:])
     assert not wide
