@@ -77,7 +77,7 @@ clean: ## remove the virtual environment and what tools left behind; keeps resul
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.installed: $(DESCRIPTION)
-	$(call install,.)
+	$(call install,.[train])
 	touch $@
 
 $(VENV)/.installed-dev: $(DESCRIPTION)

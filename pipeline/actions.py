@@ -23,7 +23,7 @@ from headrace.config.listen import is_origin
 from headrace.config.load import convert
 from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse, program, read_request
 from headrace.pipeline.common.errors import CommandError
-from headrace.pipeline.common.output import close_output, complain, own_stream, say
+from headrace.pipeline.common.output import close_output, complain, json_lines, own_stream, say, set_log_format
 from headrace.pipeline.common.process import use_one_thread
 from headrace.startup_context import absolute, shown
 
@@ -38,6 +38,7 @@ TOURNAMENT = "tournament"
 def follow(arguments: Sequence[str] | None) -> int:
     """Execute a command line and return the exit status."""
     args = parse(arguments)
+    set_log_format(args.log_format)
     if args.to_demo:
         return _to_demo(*args.to_demo)
     try:
@@ -259,8 +260,10 @@ def _serve(args: Namespace) -> int:
             return _refuse(f"--allow-origin {origin}: expected scheme://host or scheme://host:port, and no path")
     configure_logging(bool(args.debug))
     seed = None if args.seed is None or args.seed < 0 else args.seed
-    options = ServingOptions(args.serve, args.listen or "", bool(args.deterministic), seed, args.allow_origin)
-    serve(options, lambda words: print(words, flush=True), end_process)
+    options = ServingOptions(
+        args.serve, args.listen or "", bool(args.deterministic), seed, args.allow_origin, args.access_log
+    )
+    serve(options, say, end_process)
     return 0
 
 
@@ -300,6 +303,8 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
     from headrace.pipeline.reporting.console import configure_logging
     from headrace.pipeline.run_folder.checkpoint import CheckpointError
 
+    if lines := json_lines():
+        lines.fields["run_id"] = config.checkpoint_settings.run_id
     configure_logging(config.debug, details=details)
     try:
         from headrace.stages.user_calls import run_alone
@@ -328,7 +333,7 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
 
     limits = config.pipeline.supervision.main
     with stopped_by_signals(limits, lambda words: end_process(f"the run has failed: {words}", 1)) as signals:
-        progress = Progress(enabled=sys.stderr.isatty(), detailed=config.debug)
+        progress = Progress(enabled=sys.stderr.isatty() and json_lines() is None, detailed=config.debug)
 
         def end_where_asked(snapshot: ProgressSnapshot) -> None:
             if until is not None and until(snapshot):
@@ -345,7 +350,8 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
     try:
         for name, behavior in result.behaviors.items():
             if behavior.export is not None:
-                say(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}")
+                text = f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}"
+                say(text, behavior=name, step=behavior.step)
         own_stream("stdout").flush()
     except OSError:  # already reported on the console; the run is complete anyway
         close_output()

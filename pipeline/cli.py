@@ -40,5 +40,14 @@ def _follow(arguments: Sequence[str] | None) -> int:
 
     with uncollected():
         from headrace.pipeline.actions import follow
+        from headrace.pipeline.command.parser import program
+        from headrace.pipeline.common.output import complain
+        from headrace.pipeline.common.process import lacks_torch
 
-    return follow(arguments)
+    try:
+        return follow(arguments)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        complain(f"{program()}: {lacks_torch('this')}")
+        return 2

@@ -18,7 +18,6 @@ import logging
 import os
 import re
 import secrets
-import socket
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 from aiohttp import hdrs, web
+from aiohttp.abc import AbstractAccessLogger
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 
@@ -156,6 +156,24 @@ _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
 """Silenced logger for aiohttp, because aiohttp logs every malformed request; `Site` itself logs handler errors."""
 
+
+class AccessLog(AbstractAccessLogger):
+    """Logs each answered request, without the URL's query, which may contain the token."""
+
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
+        """Log one request. Called by aiohttp."""
+        fields = {
+            "remote": request.remote,
+            "method": request.method,
+            "path": request.rel_url.raw_path,
+            "status": response.status,
+            "seconds": round(time, 4),
+        }
+        model = request.match_info.get("model") if isinstance(request, web.Request) else None
+        extra = {**fields, **({"behavior": model} if model else {})}
+        self.logger.info("%s", " ".join(map(str, fields.values())), extra=extra)
+
+
 _WIDE = (
     "Other machines can reach port %d. The traffic, including the token, is not encrypted: listening on 'localhost' "
     "and using an SSH tunnel is safer."
@@ -164,7 +182,7 @@ KEPT_S = 75.0
 """Seconds that an idle connection is kept open."""
 _BACKLOG = 1024
 """Maximum number of new connections that wait, and that are accepted before requests are read again."""
-HEALTH = "/healthz"
+HEALTH, READY = "/healthz", "/readyz"
 TRIED_PORTS = 20
 """Number of ports to try, starting with the default one, if the endpoint has no port."""
 
@@ -187,6 +205,8 @@ class SiteOptions:
     """Maximum number of concurrent connections; see `Connection`."""
     origins: Collection[str] = ()
     """Additional origins whose pages may call the site."""
+    access_log: bool = False
+    """True to log every request."""
     drops_abandoned: bool = False
     """True to cancel handlers whose caller has disconnected."""
 
@@ -286,7 +306,8 @@ class Site:
             *self._connections,
             self._runner.server,
             loop=asyncio.get_running_loop(),
-            access_log=None,
+            access_log=log if self._options.access_log else None,
+            access_log_class=AccessLog,
             logger=_quiet,
             keepalive_timeout=KEPT_S,
             auto_decompress=False,  # a small compressed body could become a large one
@@ -296,12 +317,13 @@ class Site:
         """Return True if there is one Host header, and it names this server.
 
         Other sites can't make a numeric address point here. So a numeric address is refused only if it is not a
-        loopback address and other machines may not call the server.
+        loopback address and other machines may not call the server. If they may, callers know the server by any name,
+        such as that of a Kubernetes service, and the token keeps other sites out.
         """
         try:
             (host,) = hosts
             name = urlsplit(f"//{host}").hostname or ""
-            if name == LOCALHOST or (self.wide and name == socket.gethostname().lower()):
+            if name == LOCALHOST or (self.wide and self._options.token):
                 return True
             return ip_address(name).is_loopback or self.wide
         except ValueError:  # no host or several, or neither a name of this server nor an address

@@ -124,7 +124,8 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
-        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
+        remedy = '; run `pip install "headrace[train]"`' if error.name == "torch" else ""
+        raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}{remedy}") from error
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
         raise LoadError(f"{subject}: importing {name!r} raised {describe_fault(error)}") from error
 

@@ -130,7 +130,7 @@ def test_a_missing_dependency_is_named_with_what_to_do(checkout, tmp_path):
     )
     assert done.returncode == 1
     assert re.match(r"run-pipeline: .* lacks the package '\w+'; install .*", done.stderr)
-    assert "-m pip install -c constraints.txt -e ." in done.stderr
+    assert "-m pip install -c constraints.txt -e '.[train]'" in done.stderr
 
 
 # Wheel. --------------------------------------------------------------------------------------------------------------
@@ -274,6 +274,17 @@ def test_everything_that_gets_installed_is_pinned():
             continue
         assert name in pinned, f"{requirement} is not in constraints.txt"
         assert requirement.specifier.contains(pinned[name]), f"{requirement}, but constraints.txt has {pinned[name]}"
+
+
+def test_a_policy_server_installs_no_torch_and_training_does():
+    def installed(*extras):
+        requirements = [each for extra in ("", *extras) for each in wanted()[extra]]
+        return {canonicalize_name(requirement.name) for requirement in with_what_they_need(requirements)}
+
+    assert "torch" not in installed("serve", "onnx")
+    assert "onnxruntime" in installed("onnx")
+    assert "torch" in installed("train")
+    assert "train" in next(iter(wanted()["all"])).extras
 
 
 def test_every_version_of_python_that_is_named_is_tested_in_public():

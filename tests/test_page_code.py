@@ -50,7 +50,7 @@ def by_place(found: list[Block]) -> Any:
 
 
 def test_every_fenced_block_with_a_language_is_looked_at():
-    known = {"python", "yaml", "sh", "json", "toml", "nginx"}
+    known = {"python", "yaml", "sh", "json", "toml", "nginx", "dockerfile", "ini"}
     used = {match["language"] for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))}
     assert used == known
     opened = sum(len(re.findall(r"^ *```\w", page.read_text(encoding="utf-8"), re.MULTILINE)) for page in PAGES)

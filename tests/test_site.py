@@ -30,6 +30,8 @@ FOUND_FIRST = {
     "learning rate schedule": "tuning/",
     "default hyperparameters": "defaults/",
     "onnx": "onnx/",
+    "docker": "deployment/",
+    "deploy": "deployment/",
 }
 """The page that a search should find first, by what a user types."""
 ITEM = re.compile(r" *([-*]|\d+\.) ")

@@ -360,6 +360,12 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="print the settings of each behaviour; run_logs/run.log always has them",
     )
+    add(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="how runs and --serve write their log: as text, or as one JSON object per line (default: text)",
+    )
     add("--version", action="version", version=f"headrace {version_of('headrace')}")
 
 
@@ -455,6 +461,11 @@ def _add_serving_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         help="let web pages from this origin, such as https://game.example, send requests to --serve; repeatable",
+    )
+    add(
+        "--access-log",
+        action="store_true",
+        help="log every HTTP request to --serve: caller, method, path, status and seconds",
     )
 
 

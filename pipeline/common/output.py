@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import codecs
 import errno
+import json
 import logging
 import os
+import re
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, ParamSpec, TextIO
 
@@ -29,7 +32,7 @@ _ERRORS = "headrace.alike"
 
 
 _own: dict[str, Any] = {}
-"""Streams prepared for the running command, keyed by name; empty if no command is running."""
+"""Streams prepared for the running command, keyed by name, and its `json_lines`; empty if no command is running."""
 
 
 def own_stream(name: str) -> Any:
@@ -109,19 +112,68 @@ def _write(name: str, text: str) -> None:
     stream.flush()
 
 
-def say(text: object) -> None:
-    """Write a line to standard output.
+def say(text: object, **fields: object) -> None:
+    """Write a line to standard output, or a JSON object with these fields after `set_log_format("json")`.
 
     Raises:
         OSError: if standard output can't be written.
     """
-    _write("stdout", f"{text}\n")
+    _write("stdout", _line(str(text), "INFO", fields))
 
 
 def complain(text: object) -> None:
     """Write a line to standard error. If standard error has no reader, drop the line without an error."""
     with suppress(OSError):
-        _write("stderr", f"{text}\n")
+        _write("stderr", _line(str(text), "ERROR", {}))
+
+
+def _line(text: str, level: str, fields: Mapping[str, object]) -> str:
+    lines = json_lines()
+    if lines is None:
+        return f"{text}\n"
+    if prefix := re.match(r"\[([A-Z]+)\] |(warning): ", text):
+        level, text = (prefix[1] or prefix[2]).upper(), text.replace(prefix[0], "")
+    return lines.format(logging.makeLogRecord({"name": "headrace", "levelname": level, "msg": text, **fields})) + "\n"
+
+
+class JsonLines(logging.Formatter):
+    """Formats each log record as a JSON object on one line, with the record's `extra` values.
+
+    Attributes:
+        fields: keys and values of all lines, such as the run's id.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: dict[str, object] = {}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self.fields,
+        }
+        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)  # ASCII, which every stream can write
+
+
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""Attributes of every log record; the others come from `extra`."""
+
+
+def set_log_format(name: str) -> None:
+    """Make the running command write its log and its messages as `text`, or as `json` lines."""
+    _own["json"] = JsonLines() if name == "json" else None
+
+
+def json_lines() -> JsonLines | None:
+    """Return the formatter of the running command's JSON lines; None if the command writes text."""
+    return _own.get("json")
 
 
 class EveryRecord(logging.Formatter):

@@ -68,6 +68,13 @@ def import_early(modules: Sequence[str]) -> None:
                 importlib.import_module(module)
 
 
+def lacks_torch(what: str) -> str:
+    """Return why PyTorch is needed and how to install it; an empty text if it is installed."""
+    if find_spec("torch") is not None:
+        return ""
+    return f'{what} needs PyTorch, which is not installed: run `pip install "headrace[train]"`'
+
+
 def start_python(
     arguments: Sequence[str],
     environment: Mapping[str, str],

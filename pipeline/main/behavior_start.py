@@ -95,7 +95,7 @@ class BehaviorStarter:
                 self._unlearned.add(spec.name)
                 self._start(drain(await self._launcher.gather(spec.name)))
             return
-        log.info("Connected new brain: %s", spec.behavior_id)
+        log.info("Connected new brain: %s", spec.behavior_id, extra={"behavior": spec.name})
         await self._open_for(slot, spec)
         if self._run.shutdown.begun:  # the run's end began while the learner was starting
             self._run.shutdown.learner_started()
@@ -183,7 +183,7 @@ class BehaviorStarter:
             entries = status.checkpoints if status is not None else ()
             state.exports = [entry.within(plan.folder.path) for entry in entries]
             log.info("Resuming from %s.", shown(plan.origin(name) or plan.folder.path))
-            log.info("Resuming training from step %d.", step)
+            log.info("Resuming training from step %d.", step, extra={"behavior": name, "step": step})
             if step >= settings.max_steps and settings.learns:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
                 text = "%s has reached its max_steps (%d), so it no longer learns. To continue, raise %s.max_steps."

@@ -253,7 +253,7 @@ class Checkpointing:
         file, beside = (message.file, ()) if message.onnx is None else (message.onnx, (message.file,))
         entry = ExportEntry(message.step, file, message.reward, time.time(), beside).within(self._folder.path)
         self._behaviors[message.behavior].add_export(entry)
-        log.info("Exported %s", shown(entry.file_path))
+        log.info("Exported %s", shown(entry.file_path), extra={"behavior": message.behavior, "step": message.step})
 
     def go_on(self) -> None:
         """Write a resumed run's options to its folder."""

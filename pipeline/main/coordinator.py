@@ -482,7 +482,7 @@ class Coordinator:
                 name = host.plan.name
                 shared = message.level == logging.WARNING and message.logger.startswith(OF_ENVIRONMENTS)
                 if not shared or self._first_to_warn.setdefault(message.text, name) == name:
-                    logging.getLogger(message.logger).log(message.level, "%s", message.text)
+                    logging.getLogger(message.logger).log(message.level, "%s", message.text, extra={"host": name})
             case control.EpochEnded():
                 self.reporter.record_epoch(message)
             case control.SourceEnded():

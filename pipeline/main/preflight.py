@@ -24,7 +24,7 @@ from headrace.config.section_checks import lacking_programs, persons_in
 from headrace.config.trainers import TRAINERS
 from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import ACTOR, LEAGUE, MAIN, actor_names, acts, part_name
-from headrace.pipeline.common.process import allow_open_files
+from headrace.pipeline.common.process import allow_open_files, lacks_torch
 from headrace.pipeline.control import HostFailed
 from headrace.pipeline.diagnosis.live import check_rules
 from headrace.pipeline.hosts.process import FILES_PER_BEHAVIOR, SPARE_BEHAVIORS
@@ -192,7 +192,10 @@ def _missing_starts(config: RunConfig) -> Iterator[str]:
 
 
 def _missing_packages(config: RunConfig) -> Iterator[str]:
-    """Yield the host kinds whose packages are not installed."""
+    """Yield PyTorch and the host kinds' packages, if the run needs them and they are not installed."""
+    learns = any(settings.learns for _, settings in config.blocks()) and not config.checkpoint_settings.inference
+    if learns and (lacking := lacks_torch("training")):
+        yield lacking
     for which, hosts in config.pipeline.hosts:
         needed = "" if hosts.kind is None else HOST_KINDS[hosts.kind].extra
         if needed and find_spec(needed) is None:

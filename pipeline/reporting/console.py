@@ -29,7 +29,7 @@ from rich.text import Text
 from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.common.global_state_guard import OURS, keeping_handler
-from headrace.pipeline.common.output import EveryRecord, own_stream
+from headrace.pipeline.common.output import EveryRecord, json_lines, own_stream
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 from headrace.pipeline.reporting.time_shares import Bottleneck
 
@@ -111,9 +111,10 @@ def configure_logging(debug: bool = False, stream: TextIO | None = None, details
     handler = ConsoleHandler(stream)
     if not (details or debug):
         handler.addFilter(lambda record: not hasattr(record, DETAIL))
-    handler.setFormatter(LevelledLines(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
+    lines = json_lines()
+    handler.setFormatter(lines or LevelledLines(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
     if logging.lastResort is not None:  # this handler writes other libraries' warnings
-        logging.lastResort.setFormatter(LevelledLines(PLAIN_FORMAT))
+        logging.lastResort.setFormatter(lines or LevelledLines(PLAIN_FORMAT))
     logger = logging.getLogger(OURS)
     for earlier in [old for old in logger.handlers if isinstance(old, ConsoleHandler)]:
         logger.removeHandler(earlier)
@@ -177,13 +178,14 @@ class ConsoleWriter(StatisticsWriter):
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Log a behaviour's summary line; the `Pipeline` category has no line."""
         if category != PIPELINE:
-            log.info("%s", summary_line(category, summaries, step, self._elapsed()))
+            line = summary_line(category, summaries, step, self._elapsed())
+            log.info("%s", line, extra={"behavior": category, "step": step})
 
     def add_property(self, category: str, name: str, value: object) -> None:
         """Log a behaviour's hyperparameters as a block of lines."""
         if name == "hyperparameters":
             text = "Hyperparameters for behavior name %s:\n%s"
-            log.info(text, category, hyperparameters_text(value), extra={DETAIL: True})
+            log.info(text, category, hyperparameters_text(value), extra={DETAIL: True, "behavior": category})
 
 
 FILE = "run.log"

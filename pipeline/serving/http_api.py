@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from headrace.pipeline.serving.action_request import MOST_AGENTS, ActBody, ErrorKind, refusing
 from headrace.pipeline.serving.kserve import OpenInference, add_open_inference
 from headrace.pipeline.serving.service import PolicyService
-from headrace.pipeline.web import HEALTH, Api, bears_token, file_routes, json_response, read_json
+from headrace.pipeline.web import HEALTH, READY, Api, bears_token, file_routes, json_response, read_json
 
 STYLE = "/style.css"
 """URL path of the pages' style sheet."""
-OPEN = {HEALTH, "/v2/health/live", "/v2/health/ready", STYLE}
+OPEN = {HEALTH, READY, "/v2/health/live", "/v2/health/ready", STYLE}
 """Paths that need no token."""
 
 
@@ -113,6 +113,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
     api.add("POST", f"{one}/sessions", refusing(open_session), "Begin a session", NewSession, done=201)
     api.add("DELETE", f"{one}/sessions/{{session}}", refusing(close_session), "End a session")
     api.add("GET", HEALTH, refusing(health), "200 while the server answers requests, 503 while it shuts down")
+    api.add("GET", READY, refusing(health), "The same, by the name that Kubernetes uses for readiness")
     api.add("GET", "/metrics", metrics, "Counts in Prometheus' text format")
     add_open_inference(api, protocol)
     folder = files("headrace.pipeline.serving").joinpath("page")

@@ -118,10 +118,13 @@ class ServedModel:
             complaint = signature or str(error)
             if complaint != self._refused:
                 self._refused = complaint
-                log.warning("%s: a newer model can't be served; still serving the previous one: %s", self.name, error)
+                text = "%s: a newer model can't be served; still serving the previous one: %s"
+                log.warning(text, self.name, error, extra={"behavior": self.name, "step": self.newest.step})
             return
         self.newest, self._refused = loaded, None
-        log.info("%s: now serving %s", self.name, loaded.description)
+        log.info(
+            "%s: now serving %s", self.name, loaded.description, extra={"behavior": self.name, "step": loaded.step}
+        )
 
     def _find(self) -> tuple[ModelFile, Signature]:
         file = find_model(self._reference, self._behavior)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from headrace.pipeline.serving.http_api import OPEN, serving_routes
 from headrace.pipeline.serving.kserve_grpc import GrpcServer
 from headrace.pipeline.serving.served_models import ServedModel, load_models
 from headrace.pipeline.serving.service import PolicyService, ServingLimits
-from headrace.pipeline.web import TRIED_PORTS, Site, SiteOptions, make_token
+from headrace.pipeline.web import TOKEN_VARIABLE, TRIED_PORTS, Site, SiteOptions, make_token
 from headrace.stop_requests import BY_SIGNAL
 
 USUAL_PORT = 8480
@@ -42,6 +43,8 @@ class ServingOptions:
     """Seed of all randomness; None for a random seed."""
     origins: Sequence[str] = ()
     """Origins whose pages may call the server from a browser."""
+    access_log: bool = False
+    """True to log every HTTP request."""
 
 
 def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callable[[str, int], None]) -> None:
@@ -86,6 +89,7 @@ async def _serve(
             most_body_bytes=MOST_BODY_BYTES,
             most_connections=MOST_CONNECTIONS,
             origins=frozenset(options.origins),
+            access_log=options.access_log,
             drops_abandoned=True,
         )
         site = Site(serving_routes(service), site_options)
@@ -141,5 +145,5 @@ def _words(models: Sequence[ServedModel], site: Site, grpc_port: int, token: str
     lines = [f"{model.name}: {model.newest.description}" for model in models]
     lines += [f"HTTP: {site.addresses()}", f"gRPC: port {grpc_port}"]
     if token:
-        lines += [f"token: {token}"]
+        lines += [f"token: {'the value of ' + TOKEN_VARIABLE if os.environ.get(TOKEN_VARIABLE) else token}"]
     return "\n".join([*lines, "Serving (Ctrl-C ends)"])

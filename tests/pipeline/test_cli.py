@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from run_configs import INLINE, cartpole
 from runs import COMMAND
 
 from headrace.config import load_config
@@ -281,6 +282,21 @@ def test_a_misspelt_option_is_refused_with_the_one_that_was_meant_and_none_is_ab
         main(["some.yaml", *words])
     assert end.value.code == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.lengthy
+def test_a_run_logs_json_lines_with_its_name_and_the_behaviours_steps(tmp_path, in_this_process):
+    config = tmp_path / "pole.yaml"
+    config.write_text(yaml.safe_dump(cartpole(**INLINE)), encoding="utf-8")
+    said = in_this_process(
+        main, str(config), "--log-format", "json", "--run-id", "logged", "--results-dir", str(tmp_path)
+    )
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert {line["run_id"] for line in lines} == {"logged"}
+    steps = [line["step"] for line in lines if line.get("behavior") == "CartPole" and "step" in line]
+    assert steps == sorted(steps)
+    assert "Mean Reward" in next(line["message"] for line in lines if line.get("step") == 1000)
+    assert lines[-1]["message"].startswith("CartPole: 3")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")

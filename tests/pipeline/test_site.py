@@ -128,6 +128,17 @@ async def test_only_requests_with_the_token_are_answered(query, headers, status)
             assert (await answer.json())["orders"] == [1] * (status == 200)
 
 
+async def test_a_server_with_a_token_has_any_name_for_other_machines():
+    desk = Desk()
+    service = {"Host": "policy.default.svc:8480"}
+    for endpoint, status in (("all:0", 200), ("127.0.0.1:0", 403)):
+        async with opened(desk, endpoint=endpoint, token=TOKEN) as (_, caller):
+            async with caller.get("/orders", headers={**service, "Authorization": f"Bearer {TOKEN}"}) as answer:
+                assert answer.status == status
+            async with caller.get("/orders", headers=service) as answer:
+                assert answer.status in (401, 403)
+
+
 def test_a_token_is_the_users_or_random(monkeypatch):
     assert len(make_token()) >= 32
     assert make_token() != make_token()

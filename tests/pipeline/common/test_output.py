@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import logging
 import os
 import subprocess
 import sys
 from argparse import ArgumentParser
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from headrace import protocol
 from headrace.pipeline import cli, gdrl_command
-from headrace.pipeline.common.output import EveryRecord, complain, prepare_output, speaking
+from headrace.pipeline.common.output import (
+    EveryRecord,
+    complain,
+    json_lines,
+    prepare_output,
+    say,
+    set_log_format,
+    speaking,
+)
+from headrace.pipeline.reporting.console import configure_logging, log
 
 pytestmark = pytest.mark.windows_too
 
@@ -169,6 +180,40 @@ def test_a_command_writes_to_the_streams_that_it_began_with_were_they_replaced_r
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "complained\n" * 4)
     assert done.stdout == "[WARNING] logged\nsaid\n" * 4
+
+
+def test_as_json_every_line_is_an_object_with_its_level_time_and_fields(monkeypatch):
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+
+    @speaking
+    def main():
+        set_log_format("json")
+        json_lines().fields["run_id"] = "first"
+        configure_logging()
+        log.warning("%s\n→ ends", "Ball", extra={"behavior": "Ball", "step": 5})
+        try:
+            raise ValueError("\udcff")
+        except ValueError:
+            log.exception("failed")
+        say("[INFO] two\nlines", step=6)
+        complain("[ERROR] one\n[ERROR] two")
+        complain("warning: odd")
+        complain("plain")
+        return 0
+
+    assert main() == 0
+    warned, failed, said = map(json.loads, out.getvalue().splitlines())
+    complained = [json.loads(line) for line in err.getvalue().splitlines()]
+    common = {"run_id": "first", "logger": log.name, "time": warned["time"]}
+    assert warned == common | {"level": "WARNING", "message": "Ball\n→ ends", "behavior": "Ball", "step": 5}
+    assert datetime.fromisoformat(warned["time"]).utcoffset() == timedelta(0)
+    assert failed["traceback"].endswith("ValueError: \udcff")
+    assert (said["level"], said["message"], said["step"], said["run_id"]) == ("INFO", "two\nlines", 6, "first")
+    told = [(line["level"], line["message"]) for line in complained]
+    assert told == [("ERROR", "one\ntwo"), ("WARNING", "odd"), ("ERROR", "plain")]
+    assert json_lines() is None
 
 
 def test_a_record_about_a_file_whose_name_is_not_utf8_is_written():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.main.preflight import check_run, missing_parts
 
+ONNX = Path(__file__).parents[2] / "data" / "ml_agents" / "ppo_hybrid" / "Simple.onnx"
 PENDULUM = {"environment": {"kind": "gymnasium", "id": "Pendulum-v1"}}
 CLONES = {"trainer_type": "bc", "hyperparameters": {"demo_path": "expert.demo"}}
 GAIL = {"reward_signals": {"gail": {"demo_path": "expert.demo"}}}
@@ -82,6 +84,16 @@ def test_without_ray_a_run_on_it_says_how_to_install_it(monkeypatch):
         RunError, match=r"hosts.actors.kind: 'ray' needs the package ray, .*pip install .headrace\[ray\]."
     ):
         check_run(RunConfig.from_plain(plain))
+
+
+def test_without_torch_a_run_that_trains_says_which_extra_has_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for wanted in ({**PENDULUM, "behaviors": {"A": {}}}, {"default_settings": {}}):
+        with pytest.raises(RunError, match=r'^training needs PyTorch, .*pip install "headrace\[train\]"`$'):
+            check_run(RunConfig.from_plain(wanted))
+    played = {"A": {"init_path": str(ONNX)}}
+    check_run(RunConfig.from_plain({**PENDULUM, "behaviors": played, "checkpoint_settings": {"inference": True}}))
+    check_run(RunConfig.from_plain({**PENDULUM, "behaviors": {"A": {"brain": "random"}}}))
 
 
 @pytest.fixture

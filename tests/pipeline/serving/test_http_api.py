@@ -169,8 +169,22 @@ async def test_a_forbidden_call_is_refused_before_the_body_is_read(tmp_path, hea
     site = {"token": "right", "needs_token": lambda request: request.path not in OPEN}
     async with called(tmp_path, site=site) as (_, caller):
         assert (await post(caller, ACT, {"observations": [[ROW]]}, **headers))[0] == status
-        async with caller.get("/healthz") as answer:
-            assert answer.status == 200
+        for health in ("/healthz", "/readyz"):
+            async with caller.get(health) as answer:
+                assert answer.status == 200
+
+
+async def test_each_request_is_logged_if_asked_without_the_token(tmp_path, caplog):
+    write_model(tmp_path)
+    caplog.set_level("INFO", "headrace")
+    for wanted in (False, True):
+        async with called(tmp_path, site={"access_log": wanted}) as (_, caller):
+            await post(caller, ACT, {"observations": [[ROW]]})
+            async with caller.get("/a%0Ab?token=secret") as answer:
+                assert answer.status == 404
+    act, lost = [record for record in caplog.records if hasattr(record, "path")]
+    assert (act.method, act.path, act.status, act.behavior, act.remote) == ("POST", ACT, 200, "Ball", "127.0.0.1")
+    assert lost.getMessage().startswith("127.0.0.1 GET /a%0Ab 404 ")
 
 
 async def test_pages_of_an_origin_that_is_allowed_may_call_it(tmp_path):
@@ -239,8 +253,9 @@ async def test_at_its_end_the_server_is_unready_and_answers_requests_in_flight(t
         await service.end()
         statuses = [status for status, _ in await asyncio.gather(*under_way)]
         assert set(statuses) <= {200, 503}
-        async with caller.get("/healthz") as answer:
-            assert (answer.status, answer.headers["Connection"]) == (503, "close")
+        for health in ("/readyz", "/healthz"):
+            async with caller.get(health) as answer:
+                assert (answer.status, answer.headers["Connection"]) == (503, "close")
         status, answer = await post(caller, ACT, {"observations": [[ROW]]})
         assert (status, answer["error"]) == (503, "the server is shutting down")
 

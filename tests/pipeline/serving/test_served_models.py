@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from serving_samples import MEMORY, write_model
@@ -120,3 +123,26 @@ def test_a_model_that_does_not_fit_its_clients_is_not_served(tmp_path, caplog, b
     model.refresh()
     assert model.newest.step == 500
     assert words in caplog.text
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from headrace.pipeline.common.errors import CommandError
+from headrace.pipeline.serving.served_models import load_models
+for path in sys.argv[1:]:
+    try:
+        print(load_models([path])[0].name)
+    except CommandError as error:
+        print(error)
+"""
+
+
+def test_without_torch_a_model_is_served_unless_its_network_needs_torch(tmp_path):
+    onnx = Path(__file__).parents[2] / "data" / "ml_agents" / "ppo_hybrid" / "Simple.onnx"
+    plain, other = write_model(tmp_path), write_model(tmp_path, "Wall", memory=MEMORY)
+    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, (onnx, plain, other))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    *served, refused = done.stdout.splitlines()
+    assert served == ["Simple", "Ball"]
+    assert refused.endswith('; run `pip install "headrace[train]"`')
