@@ -69,7 +69,7 @@ def import_early(modules: Sequence[str]) -> None:
 
 
 def lacks_torch(what: str) -> str:
-    """Return why PyTorch is needed and how to install it; an empty text if it is installed."""
+    """Return why PyTorch is needed and how to install it (docs/decisions/061); an empty text if it is installed."""
     if find_spec("torch") is not None:
         return ""
     return f'{what} needs PyTorch, which is not installed: run `pip install "headrace[train]"`'
