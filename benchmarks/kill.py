@@ -8,7 +8,9 @@ watches for.
 
 After each kill, the benchmark asserts that the exit status and the message are right, that no process and no temporary
 file remains, that each checkpoint is complete, and that nothing is behind the last checkpoint before the kill: steps,
-ratings, lessons, the list in training_status.json and the recordings. `benchmarks/standing.py` has these checks.
+ratings, lessons, the list in training_status.json, the recordings, and a league's members and games. No trainer may get
+a trajectory twice, and no league may count more games than its environments have finished. `benchmarks/standing.py` has
+these checks.
 
 The benchmark prints a table of the kills, and each violation with the folder that shows it; the exit status is 1 if
 there is a violation. What is killed and when depends on `--seed` and the run's number, which a violation states, and on
@@ -80,6 +82,7 @@ def main() -> None:
     args.folder = (args.folder or Path(tempfile.mkdtemp(prefix="kill-"))).absolute()
     os.environ["PYTHONPATH"] = str(COMMAND.parents[1])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["HEADRACE_DELIVERIES"] = "once"  # trainers reject a trajectory that arrives twice
     counts = Counts()
     if args.json is not None and args.json.is_file():
         add(counts, args.json)
@@ -120,6 +123,7 @@ def to_plain(counts: Counts) -> dict[str, object]:
         "total": counts.kills.total(),
         "resumes": counts.resumes,
         "checkpoints": counts.checkpoints,
+        "games": counts.games,
         "chains": counts.chains,
         "violations": counts.violations,
     }
@@ -130,8 +134,8 @@ def add(counts: Counts, path: Path) -> None:
     plain = json.loads(path.read_text(encoding="utf-8"))
     for name in ("kills", "moments"):
         getattr(counts, name).update(Counter({(what, victim): n for what, victim, n in plain[name]}))
-    for name in ("resumes", "checkpoints", "chains"):
-        setattr(counts, name, getattr(counts, name) + plain[name])
+    for name in ("resumes", "checkpoints", "games", "chains"):
+        setattr(counts, name, getattr(counts, name) + plain.get(name, 0))
     counts.violations += plain["violations"]
 
 
@@ -149,7 +153,7 @@ def table(counts: Counts) -> str:
                 lines.append(f"| {title}{name} | " + " | ".join(map(str, [*row, sum(row)])) + " |")
     lines.append(
         f"\n{counts.kills.total()} kills, {counts.resumes} resumes, {counts.checkpoints} checkpoints read whole, "
-        f"{len(counts.violations)} violations"
+        f"{counts.games} games of leagues counted, {len(counts.violations)} violations"
     )
     return "\n".join(lines)
 

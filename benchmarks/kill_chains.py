@@ -20,7 +20,7 @@ import psutil
 from kill_scenarios import NODE, SWEEPER, Scenario
 from page_calls import Page
 from run_configs import with_expert
-from runs import PATIENCE_S, Command
+from runs import MORE_PATIENCE_S, PATIENCE_S, Command
 from serving_samples import write_model
 from standing import Progress, Standing, Violation, require
 
@@ -42,6 +42,8 @@ class Counts:
     resumes: int = 0
     checkpoints: int = 0
     """Number of complete checkpoints that were read, part by part."""
+    games: int = 0
+    """Number of games that leagues have counted, none of them twice."""
     chains: int = 0
     """Number of chains started so far; also the number of the next chain."""
     violations: list[str] = field(default_factory=list)
@@ -80,11 +82,13 @@ class Chain:
 
     def _start(self, *arguments: str) -> Command:
         arguments = (*self._scenario.arguments, *arguments)
-        return Command(self._folder, self._plain, *arguments, beside=self._scenario.beside)
+        beside, patience_s = self._scenario.beside, MORE_PATIENCE_S
+        return Command(self._folder, self._plain, *arguments, beside=beside, patience_s=patience_s)
 
     def _live(self, last: bool) -> None:
         resume = (self._folder / "results" / "run").is_dir()
         self._story.append("resume" if resume else "start")
+        tally = self._tally()
         command = self._start(*(["--resume"] if resume else []))
         try:
             if self._scenario.viewed:
@@ -98,9 +102,26 @@ class Chain:
                 self._kill_fatal(command, self._chance.choice(fatal))
             else:
                 self._kill_main(command)
+            before = self._league_games()
             self._look(command, resume)
+            self._audit(self._league_games() - before, self._tally() - tally)
         finally:
             command.end()
+
+    def _tally(self) -> int:
+        """Return the number of games that a league's environments have finished; they write a byte for each."""
+        return sum(path.stat().st_size for path in self._folder.glob("*.games"))
+
+    def _league_games(self) -> int:
+        """Return the number of games in the league's newest checkpoint."""
+        standing = next(iter(self._standing.values()))
+        return 0 if standing is None else sum(standing.met.values())
+
+    def _audit(self, counted: int, finished: int) -> None:
+        """Check that the league has counted no game twice since the last start."""
+        require(counted <= finished, f"{finished} games were finished, but {counted} were counted")
+        with self._counts.lock:
+            self._counts.games += counted
 
     def _kill_host(self, command: Command) -> None:
         """Kill a host that the run replaces, and check the replacement."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from run_configs import (
 FOREVER = 10**9
 RESTARTS = {"env_settings__max_lifetime_restarts": -1, "env_settings__restarts_rate_limit_n": -1}
 GAME_ENV = TEAM_ENV.with_name("game_env.py")
+LEAGUE_ENV = (TEAM_ENV.with_name("duel_env.py"),)
 SWEEPER, NODE = "sweeper", "node"
 """Victims other than hosts: the sweeper, and Ray's daemon on the machine."""
 BOTH = {
@@ -60,15 +61,41 @@ class Scenario:
 
     @property
     def behaviors(self) -> list[str]:
-        """Names of the run's behaviours."""
-        return [*self.plain["behaviors"]]
+        """Names of the run's behaviours; of a league, each learner's."""
+        return _learners(self.plain)
+
+
+def _learners(plain: Plain) -> list[str]:
+    return [
+        f"{name}.{learner}" if learner else name
+        for name, settings in sorted(plain["behaviors"].items())  # the file lists behaviours in alphabetical order
+        for learner in sorted(settings.get("league", {}).get("learners", [""]))
+    ]
+
+
+def _league(behaviors: Sequence[str], factory: str, **changes: Any) -> Plain:
+    """Return a league on duels that count their games."""
+    plain = cartpole()
+    plain["environment"] = {
+        "kind": "gymnasium",
+        "factory": f"duel_env:{factory}",
+        "behavior": min(behaviors),
+        "num_envs": 4,
+    }
+    matches = {"main": [{"match": "self"}, {"match": "pfsp"}], "rival": [{"match": "newest"}]}
+    settings = plain["behaviors"].pop("CartPole")
+    settings["hyperparameters"] |= {"buffer_size": 128, "batch_size": 32}
+    learners = {name: {"matches": each, "freeze": {"at_most": 1000}} for name, each in matches.items()}
+    league = {"rating": 0.2, "learners": learners}
+    plain["behaviors"] = {behavior: {**settings, "league": league} for behavior in behaviors}
+    return changed(plain, changes)
 
 
 def _run(name: str, plain: Plain, every: int, fatal: Mapping[str, str] | None = None, **others: Any) -> Scenario:
     """Return an endless run with a checkpoint every `every` steps; victims are actors, learners and others if given."""
     hosts = plain.get("pipeline", {}).get("hosts", {})
     in_ray = {kind for kind in ("actors", "learners") if hosts.get(kind, {}).get("kind") == "ray"}
-    first = min(plain["behaviors"])  # the file lists behaviours in alphabetical order
+    first = _learners(plain)[0]
     victims = {"actor": "actor-0", "learner": f"learner-{first}", **others.pop("also", {})}
     if in_ray:
         victims = {f"{word} on Ray": host for word, host in victims.items()}
@@ -121,6 +148,9 @@ def scenarios() -> list[Scenario]:
             {"inference": inference},
         ),
         _run("monitor with a viewer", cartpole(), 1000, arguments=("--monitor=0",), viewed=True),
+        _run("league", _league(["Ball"], "Counted"), 1000, beside=LEAGUE_ENV),
+        _run("league by side", _league(["Side0", "Side1"], "CountedSides"), 1000, beside=LEAGUE_ENV),
+        _run("league on ray", _league(["Ball"], "Counted", **on_ray), 1000, {"node of Ray": NODE}, beside=LEAGUE_ENV),
         _run("ray", cartpole(**on_ray), 1000, {"node of Ray": NODE}),
         _run(
             "ray with shards",

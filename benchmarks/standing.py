@@ -13,6 +13,8 @@ from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError,
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
+from headrace.stages.errors import StageError
+from headrace.stages.league.pool import FOLDER, check_members
 from headrace.stages.trainer.replay.replay_memory import HEADER
 
 
@@ -77,6 +79,10 @@ class Standing:
     """Number of rows in the replay memory; 0 without one."""
     streams: Mapping[str, int]
     """Number of complete frames in each recording."""
+    members: tuple[str, ...]
+    """Hash of each of a league's members, in order."""
+    met: Mapping[tuple[int, int], int]
+    """Number of games between each two of a league's players."""
 
     @classmethod
     def of(
@@ -102,6 +108,7 @@ class Standing:
         lineages = parts.get("ghost@main", {}).get("lineages", {})
         records = {int(number): record for number, record in lineages.get(behavior, {"records": []})["records"]}
         played = [record for lineage in lineages.values() for _, record in lineage["records"]]
+        members, met = _league(run_folder, checkpoint)
         listed = _listed_exports(run_folder, behavior)
         require(int(trainer["step"]) in listed, f"training_status.json lacks step {trainer['step']}: {listed}")
         standing = cls(
@@ -116,6 +123,8 @@ class Standing:
             tuple(step_in_name(path) for path in exports_by_step(run_folder / behavior, behavior)),
             _replayed(checkpoint),
             _recorded(run_folder, checkpoint, int(trainer["step"]), earlier, went_on_from),
+            members,
+            met,
         )
         if earlier is not None:
             standing.assert_not_behind(earlier)
@@ -134,6 +143,10 @@ class Standing:
         require(moved <= most, f"the rating moved by {moved} points in {self.games - earlier.games} games")
         for number, step in earlier.snapshots.items():
             require(self.snapshots.get(number) == step, f"snapshot {number} of step {step} is gone")
+        kept = self.members[: len(earlier.members)]
+        require(kept == earlier.members, f"members of the league have changed: {earlier.members} became {kept}")
+        for pair, games in earlier.met.items():
+            require(self.met.get(pair, 0) >= games, f"of {games} games of {pair}, {self.met.get(pair, 0)} are left")
         for name, lesson in earlier.lessons.items():
             now = self.lessons.get(name, -1)
             require(now >= lesson, f"the lesson of {name} went back from {lesson} to {now}")
@@ -154,6 +167,20 @@ def _newest(run_folder: Path) -> Checkpoint | None:
         return newest_checkpoint(run_folder / "checkpoints")
     except CheckpointError as error:
         raise Violation(str(error)) from error
+
+
+def _league(run_folder: Path, checkpoint: Checkpoint) -> tuple[tuple[str, ...], Mapping[tuple[int, int], int]]:
+    """Return the hashes of a league's members, whose files must be intact, and the games of each pair of players."""
+    if "league@main" not in checkpoint.parts:
+        return (), {}
+    state = checkpoint.read("league@main")
+    home = next(name for name, part in state.items() if isinstance(part, Mapping) and "members" in part)
+    try:
+        check_members(run_folder / home / FOLDER, state[home]["members"])
+    except StageError as error:
+        raise Violation(str(error)) from error
+    met = {(a, b): games for a, b, games, *_ in state[home]["payoffs"]["pairs"] if a < b}
+    return tuple(member["hash"] for member in state[home]["members"]), met
 
 
 def _assert_all_whole(run_folder: Path) -> None:

@@ -104,7 +104,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
@@ -114,8 +114,8 @@ def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, if the platform supports this (Windows journals renames)."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, if the platform supports this (Windows journals renames)."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,8 @@
 """A Ray cluster of several nodes on this machine, in a process of its own; a script, told what to do line by line.
 
-`add NAME` adds a node with ten of the resource `game`, or of another one: `add NAME RESOURCE`; `kill NAME…` kills nodes,
-as if their machines had lost power; `process NAME` asks for the id of the process that starts a node's hosts, `objects`
+`add NAME` adds a node with ten of the resource `game`, or of another one: `add NAME RESOURCE`, and with settings of Ray's
+own: `add NAME RESOURCE VARIABLE=VALUE`; `kill NAME…` kills nodes, as if their machines had lost power; `end NAME…` sends
+SIGTERM to all their processes, as a provider does that wants its machine back; `process NAME` asks for the id of the process that starts a node's hosts, or of another one: `process NAME KIND`; `objects`
 for what lies in the object stores; `end`, or the end of its input, ends the cluster. It answers each line with one of its own. All nodes listen on 127.0.0.1 alone.
 """
 
@@ -11,10 +12,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 TOKEN = "only-for-tests"
 LOOPBACK_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -99,19 +102,34 @@ def _serve(cluster_class: Any, folder: str) -> None:
     for line in sys.stdin:
         verb, *names = line.split()
         if verb == "add":
-            name, resource = (*names, "game")[:2]
-            nodes[name] = made.add_node(num_cpus=4, resources={resource: 10}, **common)
+            name, resource, setting = (*names, *("game", "")[len(names) - 1 :])[:3]
+            variable, _, value = setting.partition("=")
+            variables = {variable: value} if variable else None
+            nodes[name] = made.add_node(num_cpus=4, resources={resource: 10}, env_vars=variables, **common)
         elif verb == "kill":
             for name in names:
                 made.remove_node(nodes.pop(name), allow_graceful=False)
+        elif verb == "end":
+            for name in names:
+                _terminate(each.process.pid for kind in nodes[name].all_processes.values() for each in kind)
         elif verb == "process":
-            answers.write(f"done {nodes[names[0]].all_processes['raylet'][0].process.pid}\n")
+            name, kind = (*names, "raylet")[:2]
+            answers.write(f"done {nodes[name].all_processes[kind][0].process.pid}\n")
             continue
         elif verb == "objects":
             answers.write(f"done {_objects(made.address)}\n")
             continue
         answers.write("done\n")
     made.shutdown()
+
+
+def _terminate(pids: Iterable[int]) -> None:
+    with_children = [
+        each for pid in pids for each in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+    ]
+    for process in with_children:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
 
 
 def _objects(address: str) -> str:

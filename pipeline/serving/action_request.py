@@ -56,8 +56,8 @@ class RequestRefused(Exception):
         self.why = why
 
 
-MOST_AGENTS = 1024
-"""Maximum number of agents in one request."""
+MOST_AGENTS, MOST_ID = 1024, 256
+"""Maximum number of agents in one request, and of characters in the id of a session."""
 
 
 @dataclass(frozen=True, slots=True)

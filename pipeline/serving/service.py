@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 
 from headrace.config.errors import suggest
-from headrace.pipeline.serving.action_request import MOST_AGENTS, ActionRequest, ErrorKind, RequestRefused, unfit
+from headrace.pipeline.serving.action_request import (
+    MOST_AGENTS,
+    MOST_ID,
+    ActionRequest,
+    ErrorKind,
+    RequestRefused,
+    unfit,
+)
 from headrace.pipeline.serving.served_models import LoadedModel, ServedModel, keep_fresh
 from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import BehaviorSpec
@@ -286,6 +294,8 @@ class Sessions:
         """
         if not 1 <= agents <= MOST_AGENTS:
             raise unfit(f"agents: got {agents}; expected 1 to {MOST_AGENTS} per session")
+        if len(key) > MOST_ID:
+            raise unfit(f"sequence_id: has {len(key)} characters; expected at most {MOST_ID}")
         self.expire()
         limits = self._limits
         if len(self._sessions) >= limits.sessions or self._agents + agents > limits.session_agents:
@@ -311,11 +321,9 @@ class Sessions:
     def expire(self) -> None:
         """End the sessions that have been idle for too long."""
         now = self._clock()
-        for key, session in [*self._sessions.items()]:
-            if now - session.used < self._limits.idle_s:
-                return
-            if not session.busy:
-                self._remove(key)
+        idle = takewhile(lambda entry: now - entry[1].used >= self._limits.idle_s, self._sessions.items())
+        for key in [key for key, session in idle if not session.busy]:
+            self._remove(key)
 
     @contextmanager
     def turn(self, request: ActionRequest) -> Iterator[Turn]:

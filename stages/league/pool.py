@@ -18,7 +18,7 @@ import numpy as np
 from headrace.config.brains import MemberSettings
 from headrace.config.plain_data import parse_json
 from headrace.queues.messages import PolicyUpdate
-from headrace.queues.windows_files import ON_LOOP, PAUSES_S, once_released, write_all, write_whole
+from headrace.queues.windows_files import ON_LOOP, PAUSES_S, once_released, sync_folder, write_all, write_whole
 from headrace.stages.errors import StageError
 from headrace.stages.plain_state import policy_from_state
 
@@ -112,7 +112,7 @@ class Pool:
         number, digest = len(self._members), hash_of(update)
         path = self.folder / _file_name(number, digest)
         member = Member(number, learner, parent, update.step, update.version, digest, path.name, behavior=behavior)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         self._remove([name for name in self._files() if name.startswith(_prefix(number)) and name != member.path])
         if path.exists():
             read_member(self.folder, member)  # from a run that was killed here; raises if it differs
@@ -139,7 +139,7 @@ class Pool:
             if before is None:
                 about = brain.use, brain.name, behaviors.get(brain.name, "")
                 member = Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about)
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self._make_folder()
                 self._write_index([*self._members, member])
                 self.enter(member)
             elif before.hash != digest:
@@ -164,6 +164,13 @@ class Pool:
             kept = {member.path for member in members if not member.use}
             self._write_index(members)
             self._remove([name for name in self._files() if name not in kept])
+
+    def _make_folder(self) -> None:
+        """Create the pool's folder durably, in the run's folder."""
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True)
+            sync_folder(self.folder.parent)
+            sync_folder(self.folder.parent.parent)
 
     def _write_index(self, members: Iterable[Member]) -> None:
         _write(

@@ -5,7 +5,9 @@ Everybody sees a number, -1 or 1, and has to answer it. The side with the larger
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -143,6 +145,27 @@ class Crowd(Duel):
 
 class Sides(Crowd):
     """Teams with a behaviour each."""
+
+    name = "Side{}"
+
+
+class Counted(Crowd):
+    """Two teams that keep a tally of finished games beside this file: a file a process, a byte a game."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, teams=2)
+        self._tally = Path(__file__).with_name(f"{os.getpid()}.games").open("ab", buffering=0)
+
+    def _judge(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        self._tally.write(bytes(self.num_envs))
+        return super()._judge()
+
+    def close(self) -> None:
+        self._tally.close()
+
+
+class CountedSides(Counted):
+    """The same, with a behaviour for each team."""
 
     name = "Side{}"
 

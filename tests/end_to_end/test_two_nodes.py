@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 from ray_cluster import ENVIRONMENT, cluster
-from run_configs import cartpole
+from run_configs import cartpole, sac
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "examples" / "cartpole.yaml"
 STEPS = 1_000_000
@@ -144,6 +144,123 @@ def test_a_host_on_a_lost_node_ends_itself_and_is_replaced(start, tmp_path, host
         assert command.wait() == 0, command.output
         assert "Traceback" not in command.output
     command.assert_left_nothing()
+
+
+def test_a_run_whose_shard_is_on_a_lost_node_names_the_shard_and_can_be_resumed(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second shard")
+        hosts = {"actors": "game", "learners": "game", "replay": "shard"}
+        plain = sac(
+            behaviors__Pendulum__max_steps=10**7,
+            pipeline={"hosts": on_ray(hosts), "ray": {"address": nodes.address}},
+        )
+        plain["pipeline"]["hosts"]["replay"]["replicas"] = 2
+        command = start(plain, environment=ENVIRONMENT)
+        number = command.until_checkpoint(1).number
+        nodes.tell("kill second")
+        assert command.wait() == 1, command.output
+        assert re.search(r"the run has failed: .*replay-Pendulum-\d", command.output)
+        assert "--resume" in command.output
+        assert "Traceback" not in command.output
+        command.assert_left_nothing()
+        nodes.tell("add third shard")
+        resumed = start(plain, "--resume", environment=ENVIRONMENT)
+        resumed.until_checkpoint(number + 3)
+        resumed.interrupt()
+        assert resumed.wait() == 0, resumed.output
+
+
+def test_an_evaluation_whose_node_dies_is_started_again_and_training_continues(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second evaluation")
+        plain = learner_on_ray(nodes.address)
+        plain["pipeline"]["hosts"] = on_ray({"actors": "game", "learners": "game", "evaluation": "evaluation"})
+        plain["evaluation"] = {"every": 1000, "episodes": 2}
+        command = start(plain, environment=ENVIRONMENT)
+        command.until(lambda: "over 2 episodes" in command.output, "an evaluation")
+        nodes.tell("kill second")
+        command.until(lambda: "Evaluation has failed" in command.output, "the loss")
+        nodes.tell("add third evaluation")
+        evaluated = command.output.count("over 2 episodes")
+        command.until(lambda: command.output.count("over 2 episodes") > evaluated, "an evaluation on another node")
+        assert "The process of" not in command.output
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert "Traceback" not in command.output
+        command.assert_left_nothing()
+
+
+def test_a_run_whose_cluster_loses_its_head_ends_with_a_checkpoint_of_learners_elsewhere(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        plain = learner_on_ray(nodes.address)
+        plain["pipeline"]["hosts"]["learners"] = {"kind": "process"}
+        command = start(plain, environment=ENVIRONMENT)
+        number = command.until_checkpoint(1).number
+        send([int(nodes.tell("process head gcs_server"))], signal.SIGKILL)
+        assert command.wait() == 1, command.output
+        assert "the head node of the Ray cluster is gone" in command.output
+        assert "Traceback" not in command.output
+        assert command.until_checkpoint(number)
+        command.assert_left_nothing()
+
+
+def test_hosts_that_ray_kills_for_want_of_memory_are_replaced_and_named(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second actor RAY_memory_usage_threshold=0.001")
+        plain = learner_on_ray(nodes.address)
+        plain["pipeline"]["hosts"] = on_ray({"actors": "actor", "learners": "game"})
+        plain["env_settings"].update(max_lifetime_restarts=-1, restarts_rate_limit_n=-1)
+        command = start(plain, environment=ENVIRONMENT)
+        command.until(lambda: "Restarting it" in command.output, "a replacement")
+        assert "memory" in command.output, command.output
+        nodes.tell("add third actor")
+        nodes.tell("kill second")
+        command.until_checkpoint(2)
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert "Traceback" not in command.output
+        command.assert_left_nothing()
+
+
+@pytest.mark.parametrize("role", ["actor", "learner"])
+def test_hosts_of_a_node_that_is_taken_away_with_sigterm_are_replaced(start, tmp_path, role):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell(f"add second {role}")
+        plain = learner_on_ray(nodes.address)
+        plain["pipeline"]["hosts"] = on_ray({"actors": "game", "learners": "game", f"{role}s": role})
+        command = start(plain, environment=ENVIRONMENT)
+        number = command.until_checkpoint(1).number
+        nodes.tell("end second")
+        nodes.tell(f"add third {role}")
+        command.until(lambda: "Restarting it" in command.output, "a replacement")
+        command.until_checkpoint(command.until_checkpoint(number).number + 3)
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert "Traceback" not in command.output
+        command.assert_left_nothing()
+
+
+def test_a_relative_results_folder_is_the_one_where_the_run_was_started(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        nodes.tell("add first")
+        nodes.tell("add second learner")
+        command = start(learner_on_ray(nodes.address), "--results-dir", "results", environment=ENVIRONMENT)
+        checkpoint = command.until_checkpoint(1)
+        checkpoint.check()
+        command.interrupt()
+        assert command.wait() == 0, command.output
+        assert (command.run_folder / "CartPole.onnx").is_file()
+        command.assert_left_nothing()
+
+
+def on_ray(resources):
+    """Hosts on Ray, by the resource that each kind requests."""
+    return {which: {"kind": "ray", "resources": {"custom": {resource: 1}}} for which, resource in resources.items()}
 
 
 def send(pids, number):

@@ -134,6 +134,14 @@ def test_a_session_for_too_few_or_too_many_agents_is_refused(agents):
     assert refused(opened()[0].open, agents) is ErrorKind.UNFIT
 
 
+def test_the_id_of_a_sequence_has_a_bound():
+    """Ten thousand of them with a megabyte each would fill the memory."""
+    sessions, _ = opened()
+    sessions.open(1, "x" * 256)
+    assert refused(sessions.open, 1, "x" * 257) is ErrorKind.UNFIT
+    assert len(sessions) == 1
+
+
 def test_session_ids_are_unguessable():
     sessions, _ = opened()
     assert len({sessions.open(1) for _ in range(100)}) == 100

@@ -40,6 +40,15 @@ def test_a_member_is_read_as_it_was_frozen(tmp_path):
     assert Pool(folder).members == pool.members
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="elsewhere a descriptor does not tell its path")
+def test_a_new_pools_folder_survives_a_power_loss(tmp_path, monkeypatch):
+    """A name is durable once its folder is synced."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}")))
+    added(Pool(tmp_path / "Ball" / "league"), policy(), "main", -1)
+    assert {str(tmp_path), str(tmp_path / "Ball"), str(tmp_path / "Ball" / "league")} <= {*synced}
+
+
 def test_weights_that_have_changed_are_refused_with_both_hashes(tmp_path):
     pool = Pool(tmp_path)
     member, other = added(pool, policy(fill=1.0), "main", -1), added(pool, policy(fill=2.0), "main", 0)
