@@ -119,7 +119,11 @@ class StudySettings(Settings):
 
 
 class TrialFailed(Exception):
-    """A trial has no result; the message is the reason."""
+    """A trial has no result; Optuna stores the reason."""
+
+    def __init__(self, trial: optuna.Trial, reason: str) -> None:
+        super().__init__(reason)
+        trial.set_user_attr("failure", reason)
 
 
 class TrialReports(StatisticsWriter):
@@ -135,13 +139,9 @@ class TrialReports(StatisticsWriter):
 
 
 def run_trial(words: Sequence[str], folder: str) -> Iterator[tuple[int, float] | str]:
-    """Run the ordinary command; yield the step and value of each report, and the reason if the run fails.
+    """Run the ordinary command in a folder; yield the step and value of each report, and the reason if the run fails.
 
     Closing the iterator ends the run as Ctrl-C does.
-
-    Args:
-        words: the command's arguments.
-        folder: its working directory.
     """
     from headrace.pipeline.hosts.process_cleanup import watch_this_process
 
@@ -211,32 +211,32 @@ class Study:
             raise CommandError("--tune: standard input can be read only once; give a file")
         _need("optuna", "tune")
         self._document = read_file(path)
-        if self._document.mistakes or not isinstance(self._document.data, dict):
-            raise ConfigError(
-                self._document.mistakes or [self._mistake((), "expected a map with 'trials' and 'space'")]
-            )
+        if not isinstance(self._document.data, dict):
+            raise ConfigError([self._mistake((), "expected a map with 'trials' and 'space'")])
+        if self._document.mistakes:
+            raise ConfigError(self._document.mistakes)
         self.settings = check(StudySettings, self._document.data, self._mistake)
         self.folder = absolute(run.results_dir) / run.run_id
         self._metric = self.settings.metric or (TRAINED if config.evaluation is None else EVALUATED)
         self._whole: set[str] = set()
-        wrongs = (self._wrong_keys, lambda: map(self._wrong_value, self.settings.space), self._wrong_classes)
-        for find in wrongs:
+        self._show: Callable[[], object] = lambda: None
+        for find in (self._wrong_keys, lambda: map(self._wrong_value, self.settings.space), self._wrong_classes):
             if mistakes := [mistake for found in find() for mistake in found]:
                 raise ConfigError(list(dict.fromkeys(mistakes)))
 
     def describe(self) -> str:
         """Return the lines that `--validate` prints."""
-        settings, lines = self.settings, []
+        settings, lines = (
+            self.settings,
+            [f"  {self.settings.direction} {self._metric} of {self._behavior or 'the behaviour'}"],
+        )
         for key, values in settings.space.items():
             between = ", ".join(map(str, values.choices)) or f"{values.low:g} to {values.high:g}"
             step = f", in steps of {values.step:g}" if values.step else ""
             lines.append(f"  {key}: {between}{', whole numbers' * (key in self._whole)}{step}{', log' * values.log}")
         parts = f"sampler {settings.sampler.use}, pruner {settings.pruner.use}, {settings.parallel} at a time"
         seeds = ", ".join(map(str, settings.seeds))
-        head = f"study in {shown(self.folder)}: {settings.trials} trials, seeds {seeds}, {parts}"
-        return "\n".join(
-            [head, f"  {settings.direction} {self._metric} of {self._behavior or 'the behaviour'}", *lines]
-        )
+        return "\n".join([f"study in {shown(self.folder)}: {settings.trials} trials, seeds {seeds}, {parts}", *lines])
 
     # What is checked before the first trial.
 
@@ -336,11 +336,7 @@ class Study:
     # The search.
 
     def tune(self, words: Sequence[str]) -> int:
-        """Run the trials that the study lacks, write its files and return the exit status.
-
-        Args:
-            words: the command line's arguments; the trials get the same, except for `--tune`.
-        """
+        """Run the trials that the study lacks with the words of this command line; return the exit status."""
         import optuna
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
         from rich.console import Console
@@ -374,11 +370,11 @@ class Study:
                 stack.callback(RaySession(self._config).close)
                 self._run = lambda *task: _run_on_ray(options, *task)
             stack.enter_context(cleaned_up_by(lambda: complain("The same command continues the study.")))
-            self._live: Live | None = None
             if sys.stderr.isatty():
                 console = Console(file=own_stream("stderr"))
-                self._live = stack.enter_context(Live(get_renderable=self._rows, console=console, auto_refresh=False))
-                stack.enter_context(cleaned_up_by(self._live.stop))  # because it has hidden the cursor
+                live = stack.enter_context(Live(get_renderable=self._rows, console=console, auto_refresh=False))
+                stack.enter_context(cleaned_up_by(live.stop))  # because it has hidden the cursor
+                self._show = live.refresh
             self._retry_orphans()
             while (left := self.settings.trials - self._started()) > 0:
                 jobs = min(self.settings.parallel, left)
@@ -405,7 +401,7 @@ class Study:
     def _started(self) -> int:
         """Return the number of trials that count: all that have begun, except those that a kill interrupted."""
         trials = self._study.get_trials(deepcopy=False)
-        return sum(trial.state.name != "WAITING" and "interrupted" not in trial.user_attrs for trial in trials)
+        return sum(trial.state.name != "WAITING" and not trial.user_attrs.get("interrupted") for trial in trials)
 
     def _retry_orphans(self) -> None:
         """Mark the running trials of killed workers as failed, and queue their values again."""
@@ -415,15 +411,14 @@ class Study:
             worker, begun = trial.user_attrs.get("worker"), trial.datetime_start or datetime.now()
             if datetime.now() - begun < _NEW if worker is None else _is_alive(self.folder / "workers" / worker):
                 continue
-            retries = trial.user_attrs.get("retries", 0)
+            retry = trial.user_attrs.get("retry", 0) + 1
             with suppress(ValueError, optuna.exceptions.UpdateFinishedTrialError):  # another worker has been faster
                 orphan = optuna.Trial(self._study, trial._trial_id)
                 orphan.set_user_attr("failure", "its study was killed")
-                if retries < RETRIES:
-                    orphan.set_user_attr("interrupted", True)
+                orphan.set_user_attr("interrupted", retry <= RETRIES)
                 self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-                if retries < RETRIES:
-                    self._study.enqueue_trial(trial.params, user_attrs={"retries": retries + 1})
+                if retry <= RETRIES:
+                    self._study.enqueue_trial(trial.params, user_attrs={"retry": retry})
 
     def _objective(self, trial: optuna.Trial) -> float:
         import optuna
@@ -434,7 +429,7 @@ class Study:
         try:
             config = self._load(values)
         except ConfigError as error:
-            raise self._failed(trial, f"these values don't fit together: {error}") from error
+            raise TrialFailed(trial, f"these values don't fit together: {error}") from error
         settings, evaluation = config.behavior_settings(self._behavior or ""), config.evaluation
         evaluated = evaluation is not None and self._metric.startswith("Evaluation/")
         every = evaluation.every if evaluated and evaluation is not None else settings.summary_freq
@@ -446,7 +441,7 @@ class Study:
             with closing(self._run(words, startup_context().folder)) as reports:  # type: ignore[type-var]
                 for report in reports:
                     if isinstance(report, str):
-                        raise self._failed(trial, f"seed {seed}: {report}")
+                        raise TrialFailed(trial, f"seed {seed}: {report}")
                     step, last = report
                     if at < (at := min(planned, max(1, round(step / every)))):
                         trial.report(fmean([*finals, last]), number * planned + at)
@@ -454,13 +449,9 @@ class Study:
                         if number * planned + at < planned * len(self.settings.seeds) and trial.should_prune():
                             raise optuna.TrialPruned
             if last is None:
-                raise self._failed(trial, f"seed {seed}: the run wrote no '{self._metric}' (docs/statistics.md)")
+                raise TrialFailed(trial, f"seed {seed}: the run wrote no '{self._metric}' (docs/statistics.md)")
             finals.append(last)
         return fmean(finals)
-
-    def _failed(self, trial: optuna.Trial, reason: str) -> TrialFailed:
-        trial.set_user_attr("failure", reason)
-        return TrialFailed(reason)
 
     def _arguments(self, number: int, seed: int, values: Mapping[str, Any], config: RunConfig) -> list[str]:
         """Return the ordinary command's arguments for one run of a trial."""
@@ -504,12 +495,9 @@ class Study:
         data, _, _ = apply(read_text(text, "").data or {}, [*kept, *found])
         head = f"# Trial {trial.number} of {self.folder.name}: {self._metric} {trial.value:.6g}, mean over the seeds "
         whole = f"{head}{', '.join(map(str, self.settings.seeds))}.\n{as_yaml(data, {})}"
-        (self.folder / "best.yaml.new").write_text(whole, encoding="utf-8")
-        os.replace(self.folder / "best.yaml.new", self.folder / "best.yaml")
-
-    def _show(self) -> None:
-        if self._live is not None:
-            self._live.refresh()
+        new = self.folder / f"best.yaml.{self._worker}"
+        new.write_text(whole, encoding="utf-8")
+        os.replace(new, self.folder / "best.yaml")
 
     def _rows(self) -> Table:
         from rich.table import Table
@@ -533,6 +521,7 @@ class Study:
             complain("[ERROR] run-pipeline: no trial was completed; the lines above say why")
             return 1
         best = self._study.best_trial
+        self._write_best(best)  # again, in case a kill came first
         say(f"[INFO] best: trial {best.number}: {_outcome(best)}; {_values(best)}\n{shown(self.folder / 'best.yaml')}")
         if find_spec("matplotlib") is None:
             say('[INFO] no pictures, because the package matplotlib is missing: `pip install "headrace[plot]"`')
@@ -572,9 +561,10 @@ def _is_alive(worker: Path) -> bool:
 def _outcome(trial: FrozenTrial) -> str:
     if trial.state.name == "FAIL":
         return f"failed: {trial.user_attrs.get('failure', 'unknown')}"
+    if trial.state.name == "COMPLETE":
+        return f"{trial.value:.6g}"
     reported = [*trial.intermediate_values.values()]
-    last = f" at {reported[-1]:.6g} after {len(reported)} reports" if reported else ""
-    return f"{trial.state.name.lower()}{last}" if trial.value is None or last == "" else f"{trial.value:.6g}"
+    return trial.state.name.lower() + (f" at {reported[-1]:.6g} after {len(reported)} reports" if reported else "")
 
 
 def _values(trial: FrozenTrial) -> str:

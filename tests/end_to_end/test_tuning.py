@@ -137,6 +137,27 @@ def test_failed_trials_have_their_reason_and_the_study_goes_on(folder):
 
 
 @pytest.mark.lengthy
+def test_trials_of_a_behaviour_with_a_dot_in_its_name_are_pruned_by_their_evaluations(folder):
+    plain = yaml.safe_load(Path("c.yaml").read_text(encoding="utf-8"))
+    plain["behaviors"] = {"Cart.Pole": plain["behaviors"]["CartPole"]}
+    plain["environment"]["behavior"] = "Cart.Pole"
+    plain["evaluation"] = {"every": 250, "episodes": 2}
+    Path("c.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
+    pruner = {"use": "Threshold", "with": {"upper": 1}}
+    key = 'behaviors."Cart.Pole".hyperparameters.learning_rate'
+    write_space({key: {"choices": [0.001, 0.003]}}, trials=1, pruner=pruner)
+    output, _ = start().communicate()
+    (trial,) = trials_in(folder / "results" / "s")
+    assert trial.state.name == "PRUNED"
+    assert min(trial.intermediate_values) < 4, "reports are counted in evaluations"
+    kept = yaml.safe_load(
+        (folder / "results" / "s" / "trial-0-seed-0" / "configuration.yaml").read_text(encoding="utf-8")
+    )
+    assert kept["behaviors"]["Cart.Pole"]["hyperparameters"]["learning_rate"] == trial.params[key]
+    assert "[INFO] trial 0: pruned at " in output
+
+
+@pytest.mark.lengthy
 def test_a_study_refuses_to_go_on_with_another_configuration(folder):
     write_space(RATE, trials=1)
     first = start()
