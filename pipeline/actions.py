@@ -45,8 +45,7 @@ def follow(arguments: Sequence[str] | None) -> int:
         request = read_request(args)
         if args.export_onnx is not None:
             return _export_onnx(args.export_onnx, request)
-        if (args.x and not args.plot) or (args.format and not args.diagnose):
-            raise CommandError("--x works only with --plot, and --format only with --diagnose")
+        _check_companions(args)
         if args.plot:
             return _plot(args.plot, args.results_dir or "results", args.plot_file, args.x)
         if args.diagnose:
@@ -59,14 +58,12 @@ def follow(arguments: Sequence[str] | None) -> int:
             return _serve(args)
         if args.convert is not None:
             return _convert(args, request)
-        if args.id is not None or args.algo is not None:
-            raise CommandError(
-                "--id and --algo work only with --convert: they choose the rl-baselines3-zoo entry to convert"
-            )
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
             raise CommandError("\n".join(wrong))
+        if args.tune is not None:
+            return _tune(args, request, config, sys.argv[1:] if arguments is None else arguments)
     except CommandError as error:
         return _refuse(*str(error).splitlines())
     except ConfigError as error:
@@ -76,6 +73,16 @@ def follow(arguments: Sequence[str] | None) -> int:
     if args.validate:
         return _validate(config, tried=not args.no_env_check)
     return train(config, details=args.verbose or program() == ML_AGENTS)
+
+
+def _check_companions(args: Namespace) -> None:
+    """Refuse options that only work with another option, if that option is missing."""
+    if (args.x and not args.plot) or (args.format and not args.diagnose):
+        raise CommandError("--x works only with --plot, and --format only with --diagnose")
+    if args.convert is None and (args.id is not None or args.algo is not None):
+        raise CommandError(
+            "--id and --algo work only with --convert: they choose the rl-baselines3-zoo entry to convert"
+        )
 
 
 def _validate(config: RunConfig, *, tried: bool) -> int:
@@ -105,6 +112,19 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
         for line in lines:
             print(line)
     return 0
+
+
+def _tune(args: Namespace, request: Request, config: RunConfig, words: Sequence[str]) -> int:
+    from headrace.pipeline.tuning import Study
+
+    study = Study(args.tune, request, config)
+    _warn((*request.warnings, *config.warnings))
+    if not args.validate:
+        return study.tune(words)
+    status = _validate(config, tried=not args.no_env_check)
+    if status == 0:
+        print(study.describe())
+    return status
 
 
 def _refuse(*reasons: object) -> int:

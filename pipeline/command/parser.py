@@ -329,6 +329,13 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--set", metavar="PATH=VALUE", action="append", default=[], help="override one key of the file; repeatable")
     add(
+        "--tune",
+        metavar="SPACE",
+        type=_file,
+        help="search for the best values of some keys with Optuna; SPACE is a YAML file with the search space "
+        "(docs/tuning.md). The same command continues the study, also on other machines",
+    )
+    add(
         "--validate",
         action="store_true",
         help="print the pipeline that would be built, or every error in the configuration, without training. Headrace "

@@ -56,18 +56,6 @@ def ran(script: str, folder: Path, *arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_search_with_optuna_ends_with_its_best_trial(tmp_path):
-    (line,) = ran("optuna_sweep.py", tmp_path, "--trials", "2", "--steps", "1000")
-    assert re.match(r"best of 2 trials, 0 of them ended early: [\d.]+ with \{'learning_rate': .*\}", line)
-
-
-@pytest.mark.slow
-def test_a_search_prunes_unpromising_trials(tmp_path):
-    (line,) = ran("optuna_sweep.py", tmp_path, "--trials", "8", "--steps", "6000")
-    assert re.match(r"best of 8 trials, [1-4] of them ended early", line)
-
-
-@pytest.mark.slow
 def test_the_parallel_grid_has_a_line_for_each_point(tmp_path):
     lines = ran("parallel_sweep.py", tmp_path, "--rates", "1e-3", "3e-3", "--seeds", "0", "1", "--steps", "4000")
     assert [re.sub(r"[\d.]+(?=[ ,)])", "…", line.split(": ")[1]) for line in lines] == ["… (…, …)"] * 2
