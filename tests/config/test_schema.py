@@ -20,6 +20,7 @@ jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "config" / "schema.json"
 EXAMPLES = sorted([*(ROOT / "config" / "examples").glob("*.yaml"), *(ROOT / "examples").glob("*/*.yaml")])
+EXAMPLES.remove(ROOT / "examples" / "sweeps" / "cartpole-space.yaml")  # a search space, not a configuration
 BALL = "behaviors: {Ball: {trainer_type: ppo, %s}}"
 POLE = "environment: {kind: gymnasium, id: CartPole-v1, %s}\nbehaviors: {Pole: {trainer_type: ppo}}"
 SIZE = BALL % "" + "\nenvironment_parameters: {size: %s}"

@@ -202,7 +202,8 @@ def test_validate_prints_the_study_and_starts_no_trial(folder, in_this_process):
     space = {**RATE, f"{HYPER}.num_epoch": {"low": 1, "high": 3}, f"{HYPER}.beta": {"low": 0, "high": 1}}
     path = write_space(space, trials=5, seeds=[3, 4], pruner="hyperband")
     said = in_this_process(main, "c.yaml", "--tune", path, "--validate", "--no-env-check", "--run-id", "s")
-    assert said.splitlines()[-5:] == [
+    begun = next(line for line in said.splitlines() if line.startswith("study in"))
+    assert said[said.index(begun) :].splitlines()[:5] == [
         "study in results/s: 5 trials, seeds 3, 4, sampler TPE, pruner hyperband, 1 at a time",
         "  maximize Environment/Cumulative Reward of CartPole",
         f"  {HYPER}.learning_rate: 0.0001 to 0.01, log",
