@@ -156,14 +156,14 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **self.fields,
         }
-        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        line |= {key: value for key, value in vars(record).items() if key not in _STANDARD and key[0] != "_"}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)  # ASCII, which every stream can write
 
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-"""Attributes of every log record; the others come from `extra`."""
+"""Attributes of every log record; the others come from `extra`, except for private ones, which Ray adds."""
 
 
 def set_log_format(name: str) -> None:

@@ -176,5 +176,6 @@ def test_mistakes_are_reported_by_its_entry(section, message):
 
 
 def test_the_reference_of_the_yaml_lists_its_keys():
-    assert "`environment (kind: lamps)`" in reference()
-    assert "| `length` | whole number | `5` | > 0 | Steps of an episode. |" in reference()
+    page = reference()["configuration-environment.md"]
+    assert "`environment (kind: lamps)`" in page
+    assert "| `length` | whole number | `5` | > 0 | Steps of an episode. |" in page
