@@ -214,7 +214,8 @@ async def run_async(
     console: bool = UNCHANGED,
 ) -> RunResult:
     """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
-    parts = {name: value for name, value in [*locals().items()][2:] if value is not UNCHANGED}
+    given = {name: value for name, value in locals().items() if value is not UNCHANGED}
+    parts = {name: given[name] for name in given.keys() - {"config", "options"}}
     try:
         with kept_startup_context(), global_state_guard():
             options = replace(options or RunOptions(), **parts)

@@ -226,10 +226,8 @@ class Study:
 
     def describe(self) -> str:
         """Return the lines that `--validate` prints."""
-        settings, lines = (
-            self.settings,
-            [f"  {self.settings.direction} {self._metric} of {self._behavior or 'the behaviour'}"],
-        )
+        settings = self.settings
+        lines = [f"  {settings.direction} {self._metric} of {self._behavior or 'the behaviour'}"]
         for key, values in settings.space.items():
             between = ", ".join(map(str, values.choices)) or f"{values.low:g} to {values.high:g}"
             step = f", in steps of {values.step:g}" if values.step else ""
@@ -314,9 +312,9 @@ class Study:
         self._made: dict[str, Any] = {}
         for name, module in (("sampler", optuna.samplers), ("pruner", optuna.pruners)):
             try:
-                for _ in range(2):  # again, without the memory of the trials
+                for trials in (2, 0):  # again, without the memory of the trials
                     self._made[name] = getattr(self.settings, name).make(module, name.capitalize())
-                    optuna.create_study(**{name: self._made[name]}).optimize(tried, 0 if _ else 2)
+                    optuna.create_study(**{name: self._made[name]}).optimize(tried, trials)
             except (TypeError, ValueError, ImportError, RuntimeError) as error:
                 yield [self._mistake((name,), " ".join(str(error).split()))]
 

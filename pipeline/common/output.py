@@ -32,7 +32,7 @@ _ERRORS = "headrace.alike"
 
 
 _own: dict[str, Any] = {}
-"""Streams prepared for the running command, keyed by name, and its `json_lines`; empty if no command is running."""
+"""Streams prepared for the running command, keyed by name, and the formatter `json`; empty if no command is running."""
 
 
 def own_stream(name: str) -> Any:
@@ -137,7 +137,7 @@ def _line(text: str, level: str, fields: Mapping[str, object]) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """Formats each log record as a JSON object on one line, with the record's `extra` values.
+    """Formats each log record, shortened, as a JSON object on one line, with the record's `extra` values.
 
     Attributes:
         fields: keys and values of all lines, such as the run's id.
@@ -153,12 +153,12 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": shortened(record.getMessage()),
             **self.fields,
         }
         line |= {key: value for key, value in vars(record).items() if key not in _STANDARD and key[0] != "_"}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = shortened(self.formatException(record.exc_info))
         return json.dumps(line, default=str)  # ASCII, which every stream can write
 
 

@@ -19,6 +19,7 @@ from headrace import protocol
 from headrace.pipeline import cli, gdrl_command
 from headrace.pipeline.common.output import (
     EveryRecord,
+    JsonLines,
     complain,
     json_lines,
     prepare_output,
@@ -180,6 +181,19 @@ def test_a_command_writes_to_the_streams_that_it_began_with_were_they_replaced_r
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "complained\n" * 4)
     assert done.stdout == "[WARNING] logged\nsaid\n" * 4
+
+
+def test_as_json_a_long_message_and_its_traceback_keep_both_ends():
+    formatter = JsonLines()
+    try:
+        raise ValueError("x" * 100_000)
+    except ValueError:
+        record = logging.LogRecord("headrace", logging.ERROR, "", 0, "y" * 100_000, (), sys.exc_info())
+    line = json.loads(formatter.format(record))
+    assert "(92,000 characters left out)" in line["message"]
+    assert "characters left out" in line["traceback"]
+    assert line["traceback"].startswith("Traceback")
+    assert len(line["traceback"]) < 9_000
 
 
 def test_as_json_every_line_is_an_object_with_its_level_time_and_fields(monkeypatch):
