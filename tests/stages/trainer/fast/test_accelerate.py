@@ -4,9 +4,9 @@ import pytest
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.fast.accelerate import in_words
+from headrace.stages.trainer.protocol import TrainerContext
 
 
 def test_the_log_states_if_nothing_is_compiled():

@@ -10,7 +10,9 @@ from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import design_of
-from headrace.stages.policy.network import ActorNetwork, FlatParameters, make_actor_critic, seeded
+from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import ObservationPreprocessor

@@ -10,7 +10,7 @@ from headrace.pipeline.policies.demo_files import write_demos
 from headrace.queues.errors import StreamError
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 
 def test_a_file_is_found_next_to_the_yaml_first_and_then_in_the_working_directory(

@@ -6,7 +6,7 @@ from tensors import assert_close
 from headrace.config import MemorySettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import make_actor_critic
+from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.on_policy.rollout import Rollout, standardised
 from headrace.stages.trainer.on_policy.trainer import Coefficients, SequenceCuts

@@ -7,8 +7,8 @@ from trainer_samples import IMAGE, VECTOR, Reported, demonstrations, experience,
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy import make_policy
 from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import make_policy
 
 pytestmark = pytest.mark.lengthy
 
