@@ -108,11 +108,9 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         statistics = update.run(prepared.rollout, coefficients, self._random, self.step, after_each)
         if self._cloning is not None:
             self._report(self._cloning.update(self.step))
-        memories, after, chains = self._critic_memories, prepared.values.memories_after, buffer.chains
-        if memories is not None and after is not None and chains is not None:
-            last, trajectories = chains.latest, buffer.trajectories
-            agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
-            memories.keep(agents, episodes, after.cpu().numpy()[last], buffer.ended[last], self.version + 1)
+        memories, after = self._critic_memories, prepared.values.memories_after
+        if memories is not None and after is not None:
+            memories.keep(buffer.chains, after.cpu().numpy(), self.version + 1)
         if update.anchor is not None:
             pace = coefficients.learning_rate / self._hyperparameters.learning_rate
             update.anchor.follow(len(buffer) * pace)
@@ -147,11 +145,10 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         buffer, chains = self._buffer, self._buffer.chains
         lengths = buffer.trajectories["lengths"]
         if self._critic_memories is None:  # a critic that shares the actor's body; the rows record its memories
-            initial, chains = buffer.sequences["memories"][cuts.first], Chains.unlinked(len(lengths))
+            initial = buffer.sequences["memories"][cuts.first]
+            chains = Chains.of(np.arange(len(lengths)), chains.episodes, chains.ended)  # none continues another
         else:
-            assert chains is not None, "the buffer follows agents with memory"
-            agents = buffer.trajectories["agent_ids"], buffer.trajectories["episode_ids"]
-            initial = self._critic_memories.values_of(*agents)
+            initial = self._critic_memories.values_of(chains)
         before = torch.from_numpy(initial).to(self.context.device)
         return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, before, block)
 

@@ -63,6 +63,7 @@ from headrace.stages.trainer.replay.replay_memory import (
 )
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, Signals
+from headrace.stages.trainer.trajectories import Chains
 
 Network = TypeVar("Network", bound=nn.Module)
 _CALLS_PER_NORM = 8
@@ -126,13 +127,13 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
             return
         rows, finals = self._intake.encode(batch, self.step)
         self._signals.observe(rows.vectors)
-        if self._signals.others:
-            self._report_episodes(batch, rows, finals)
-        rewarded = with_group_rewards(batch)
-        if self._signals.scale is not None:
-            pieces, ended = rewarded.trajectories, rewarded.terminated | rewarded.truncated
-            agents, episodes = pieces["agent_ids"], pieces["episode_ids"]
-            self._signals.scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
+        rewarded, scale, pieces = with_group_rewards(batch), self._signals.scale, batch.trajectories
+        if self._signals.others or scale is not None:
+            chains = Chains.of(pieces["agent_ids"], pieces["episode_ids"], batch.terminated | batch.truncated)
+            if self._signals.others:
+                self._report_episodes(batch, rows, finals, chains)
+            if scale is not None:
+                scale.see(rewarded.rewards, rewarded.lengths, chains, self.version)
         self._memory.add(rewarded, rows, finals)
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
@@ -345,7 +346,9 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         for signal in self._learning:
             self._report(signal.learn(transitions))
 
-    def _report_episodes(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
+    def _report_episodes(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, chains: Chains
+    ) -> None:
         """Report the sums of the signals' rewards, except the environment's, over the episodes that end in a batch.
 
         Learning does not depend on these rewards: an update recomputes the rewards of the rows that it draws.
@@ -357,8 +360,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
             transitions = self._maker.transitions(whole.part(block))
             for column, signal in enumerate(others):
                 rewards[block, column] = signal.rewards(transitions) * signal.strength
-        ended = batch.terminated | batch.truncated
-        self._signals.report_episodes(batch.trajectories, ended, rewards, self.version)
+        self._signals.report_episodes(batch.lengths, chains, rewards, self.version)
 
     def _sample(self) -> ReplayedRows:
         memory = self._memory

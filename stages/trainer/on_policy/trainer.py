@@ -161,10 +161,9 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         if self._signals.others:
             self._signals.report(self._buffer, rewards, self.version)
         self._buffer.clear()
-        add = self.context.statistics.add
-        for name, value in statistics.items():
-            add(self.context.behavior, name, value)
-        add(self.context.behavior, "Policy/Gradient Steps", float(self._update.adam.steps), "last")
+        self._report(statistics)
+        steps = float(self._update.adam.steps)
+        self.context.statistics.add(self.context.behavior, "Policy/Gradient Steps", steps, "last")
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -284,8 +283,7 @@ class BufferSignals(Signals):
         """
         if self.scale is not None:
             new = fresh or buffer
-            of_agents = new.trajectories["agent_ids"], new.trajectories["episode_ids"], new.ended
-            self.scale.see(extrinsic[: len(new)], new.trajectories["lengths"], *of_agents, update, new.chains)
+            self.scale.see(extrinsic[: len(new)], new.trajectories["lengths"], new.chains, update)
         own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
         rewards: Floats = own[:, None] * self.strengths
         if not self.others:
@@ -317,7 +315,7 @@ class BufferSignals(Signals):
         """
         for name, losses in self._losses.items():
             self._context.statistics.add(self._context.behavior, name, float(np.mean(losses)))
-        self.report_episodes(buffer.trajectories, buffer.ended, rewards[:, self.others], update, buffer.chains)
+        self.report_episodes(buffer.trajectories["lengths"], buffer.chains, rewards[:, self.others], update)
 
     def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
         """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S].
@@ -483,7 +481,7 @@ class RolloutBuffer:
             rows += GROUP_ROW_COLUMNS
             trajectories += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
         self.declared = {"rows": rows, "trajectories": trajectories, "sequences": sequences}
-        self.grouped, self.follows_agents, self.squashed = grouped, follows_agents, squashed
+        self.grouped, self.squashed = grouped, squashed
         self._arrays: dict[str, dict[str, Array]] = {}
         self._tables: dict[str, dict[str, Array]] = {table: {} for table in self.declared}
         self.rows, self.trajectories, self.sequences = self._tables.values()
@@ -551,16 +549,11 @@ class RolloutBuffer:
         return {"memories": rows["memories"][starts]}  # the update recomputes all other memories
 
     @property
-    def ended(self) -> NDArray[np.bool_]:
-        """[K] true if the episode ended with the trajectory; available only if the buffer follows agents."""
-        ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
-        return ended
-
-    @property
-    def chains(self) -> Chains | None:
-        """Which trajectory continues which, by agent and episode; None if the buffer does not follow agents."""
-        if self._chains is None and self.follows_agents:
-            self._chains = Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
+    def chains(self) -> Chains:
+        """Which trajectory continues which, by agent and episode; available only if the buffer follows agents."""
+        if self._chains is None:
+            ended = self.trajectories["terminated"] | self.trajectories["truncated"]
+            self._chains = Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], ended)
         return self._chains
 
     def cuts(self) -> SequenceCuts:

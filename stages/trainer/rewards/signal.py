@@ -349,26 +349,19 @@ class Signals:
             self.signals[at].observe(vectors)
 
     def report_episodes(
-        self,
-        trajectories: Mapping[str, Array],
-        ended: NDArray[np.bool_],
-        rewards: NDArray[np.float64],
-        update: int,
-        chains: Chains | None = None,
+        self, lengths: NDArray[np.integer], chains: Chains, rewards: NDArray[np.float64], update: int
     ) -> None:
         """Report the sums of rewards over the episodes that end with some of K trajectories of N rows.
 
         Args:
-            trajectories: the columns [K] of lengths, agents and episodes.
-            ended: [K] true if the episode ends with the trajectory.
+            lengths: [K] the number of rows of each trajectory.
+            chains: the trajectories.
             rewards: [N, others] the rewards of all signals except the environment's, times the signals' strengths.
             update: the update's number, ascending.
-            chains: which trajectory continues which, if already known.
         """
         assert self.sums is not None, "only called if there are other signals"
-        lengths, episodes = trajectories["lengths"], (trajectories["agent_ids"], trajectories["episode_ids"])
         amounts = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
-        finished = add_to_episodes(self.sums, *episodes, ended, amounts, update, chains)
+        finished = add_to_episodes(self.sums, chains, amounts, update)
         for column, at in enumerate(self.others):
             if len(finished):
                 name, sums = f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist()
