@@ -94,8 +94,8 @@ def test_a_recording_without_the_steps_of_its_brain_names_the_settings_that_reco
     record([], "played.stream", edge="agent_processor", config={"behaviors": blocks})
     with pytest.raises(
         StageError,
-        match=r"no steps of Test: in .*played\.stream, a brain controlled Test, .* set behaviors\.Test\.broadcast: true "
-        r"and record\.edges: \[agent_processor\]",
+        match=r"no steps of Test; if a brain controlled it, .* set broadcast: true .* and record\.edges: "
+        r"\[agent_processor\]",
     ):
         load_demonstrations("played.stream", SPEC, tmp_path)
 
