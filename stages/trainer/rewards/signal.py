@@ -149,7 +149,19 @@ def make_signals(context: TrainerContext) -> list[RewardSignal]:
         LoadError: if a custom class can't be imported, is not a RewardSignal, does not accept its arguments, or raises
             an exception.
     """
-    return [_make_signal(name, context) for name in context.settings.signals]
+    signals: list[RewardSignal] = []
+    for name, settings in context.settings.signals.items():
+        # A separate seed, so the signal's networks don't start as copies of the trainer's or another signal's.
+        seed = int(np.random.SeedSequence([context.seed, crc32(name.encode())]).generate_state(1, np.uint64)[0])
+        reference = context.settings.reward_signals.class_of(name)
+        if not isinstance(settings, OwnSignalSettings):
+            signals.append(load_attribute(reference, None, "reward signal")(name, settings, context, seed))
+            continue
+        path = ("behaviors", context.behavior, "reward_signals", name)
+        made = partial(find_signal(settings, context.folder, path), name, settings, context, seed)
+        with blaming(*path):
+            signals.append(construct(dotted(path), reference, made, settings.with_))
+    return signals
 
 
 def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:
@@ -173,21 +185,6 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
         # The arguments that every signal gets come before its own arguments.
         check_arguments(where, settings.use, partial(made, "", settings, None, 0), settings.with_)
     return signal_class
-
-
-def _make_signal(name: str, context: TrainerContext) -> RewardSignal:
-    # A separate seed, so the signal's networks don't start as copies of the trainer's or another signal's.
-    seed = int(np.random.SeedSequence([context.seed, crc32(name.encode())]).generate_state(1, np.uint64)[0])
-    settings, reference = context.settings.signals[name], context.settings.reward_signals.class_of(name)
-    if not isinstance(settings, OwnSignalSettings):
-        built_in: RewardSignal = load_attribute(reference, None, "reward signal")(name, settings, context, seed)
-        return built_in
-    path = ("behaviors", context.behavior, "reward_signals", name)
-    signal_class = find_signal(settings, context.folder, path)
-    with blaming(*path):
-        made = partial(signal_class, name, settings, context, seed)
-        signal: RewardSignal = construct(dotted(path), reference, made, settings.with_)
-    return signal
 
 
 # Reward signals with a network: their design, normaliser, optimizer and state.
