@@ -48,13 +48,13 @@ from headrace.stages.trainer.on_policy.trainer import (
     Coefficients,
     OnPolicyTrainer,
     RolloutBuffer,
-    SequenceCuts,
     accumulated,
     gathered_sequences,
     next_values,
 )
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
 from headrace.stages.trainer.replay.replay_memory import LazyColumn, ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 Floats = NDArray[np.float64]
 VALUES = "recorded_values"
@@ -169,7 +169,8 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         if batch.sequences:
             n, k = own.stop - own.start, len(lengths)
             in_order = np.insert(np.arange(n), np.cumsum(lengths), n + np.arange(k))
-            padded, real = SequenceCuts.of(lengths + 1, int(lengths.max()) + 1).padded(np.arange(k))
+            padded, mask = SequenceCuts.of(lengths + 1, int(lengths.max()) + 1).padded(np.arange(k))
+            real = np.flatnonzero(mask)
             places = self._to_device(np.concatenate([real[in_order < n], real[in_order >= n]]))
             memories = self._to_device(batch.sequences["memories"][pieces])
             inputs = gathered_sequences(inputs, in_order[padded], memories)

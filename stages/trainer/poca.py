@@ -36,7 +36,7 @@ from headrace.stages.policy.network.flat_parameters import seeded
 from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, on_host, to_device
 from headrace.stages.policy.network.sets import HEADS, residual_attention
 from headrace.stages.trainer.on_policy.rollout import Minibatch
-from headrace.stages.trainer.on_policy.trainer import Coefficients, RolloutBuffer, SequenceCuts, gathered_others
+from headrace.stages.trainer.on_policy.trainer import Coefficients, RolloutBuffer, gathered_others
 from headrace.stages.trainer.ppo import (
     VALUES,
     CriticValues,
@@ -47,6 +47,7 @@ from headrace.stages.trainer.ppo import (
     clipped_policy_loss,
 )
 from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 log = logging.getLogger(__name__)
 

@@ -39,13 +39,12 @@ from headrace.stages.trainer.on_policy.rollout import Minibatch, Rollout
 from headrace.stages.trainer.on_policy.trainer import (
     Coefficients,
     OnPolicyTrainer,
-    SequenceCuts,
     accumulated,
     gathered_sequences,
     next_values,
 )
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
-from headrace.stages.trainer.trajectories import AgentTable, Chains
+from headrace.stages.trainer.trajectories import AgentTable, Chains, SequenceCuts
 
 Floats = NDArray[np.float64]
 Gather = Callable[[NDArray[np.int64], Tensor], Any]

@@ -41,7 +41,7 @@ from headrace.stages.policy.network.flat_parameters import FlatParameters, seede
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
-from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.imitation.cloning import BehavioralCloning, ClonedActor
 from headrace.stages.trainer.intake import BuiltInTrainer, ObservationPreprocessor, with_group_rewards
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
 from headrace.stages.trainer.replay.hindsight import HindsightMemory
@@ -57,7 +57,6 @@ from headrace.stages.trainer.replay.replay_memory import (
     as_replayed,
     part_of,
     read_replay,
-    replayed_columns,
     statistics_of,
     write_replay,
 )
@@ -103,8 +102,10 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self._update: SACUpdate = context.accelerate(update, context, self._design)
         self.threads_sleep = self._update.threads_sleep
         self._acting_views = self._update.actor.module.acting_views(self._update.actor.parameters)
-        actor = ClonedActor.from_actor(self._design, self._update.actor)
-        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
+        self._cloning: BehavioralCloning | None = None
+        if settings.behavioral_cloning is not None:
+            actor, rate = ClonedActor.from_actor(self._design, self._update.actor), h.learning_rate
+            self._cloning = BehavioralCloning(context, actor, rate, h.batch_size, self._intake, self._random)
         self._memory = self._make_memory()
         self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
         """The replay buffer if it is in shards in separate hosts, else None. If set, await `prepare` before `learn`."""
@@ -245,7 +246,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
     def _make_memory(self) -> ReplayMemory | ShardedReplay:
         spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory
         if self.context.replay_shards:
-            return ShardedReplay(h.buffer_size, replayed_columns(spec), self.context.replay_shards)
+            return ShardedReplay(spec, self._intake.layout, h.buffer_size, self.context.replay_shards)
         if h.hindsight is not None:
             return HindsightMemory(self.context, self._intake.layout, h.buffer_size, h.hindsight)
         length = 0 if memory is None else memory.sequence_length

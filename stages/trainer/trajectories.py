@@ -1,4 +1,4 @@
-"""Trajectories as pieces of episodes: splitting them, chaining them, and keeping values from one piece to the next.
+"""Trajectories as pieces of episodes: splitting and chaining them, and keeping values from one piece to the next.
 
 Axis letters: N rows of K consecutive trajectories, in order of arrival.
 """
@@ -143,6 +143,45 @@ def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -
         return lengths.astype(np.int64)
     earlier: Numbers = np.add.reduceat(ticks < moments[possible[0]], starts, dtype=np.int64)
     return earlier
+
+
+# Cuts of trajectories into sequences, for policies with memory.
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceCuts:
+    """The positions of Q sequences among the rows, in row order.
+
+    A sequence is within one trajectory and has at most L rows; a trajectory's last sequence may be shorter.
+    """
+
+    length: int
+    """L, the maximum number of rows per sequence."""
+    starts: Numbers
+    """[Q] the first row of each sequence."""
+    sizes: Numbers
+    """[Q] the number of rows of each sequence, from 1 to L."""
+    first: Numbers
+    """[K] the index of the first sequence in each trajectory."""
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
+        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
+        counts = -(-lengths.astype(np.int64) // length)
+        first = np.cumsum(counts) - counts
+        before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
+        rows_before = np.cumsum(lengths, dtype=np.int64) - lengths
+        starts = np.repeat(rows_before, counts) + before
+        sizes = np.minimum(length, np.repeat(lengths, counts) - before)
+        return cls(length, starts, sizes, first)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def padded(self, which: NDArray[np.integer]) -> tuple[Numbers, NDArray[np.bool_]]:
+        """Return q sequences' row indices [q, L], padded with their last rows, and a mask [q, L], false for padding."""
+        sizes, steps = self.sizes[which][:, None], np.arange(self.length)
+        return self.starts[which][:, None] + np.minimum(steps, sizes - 1), steps < sizes
 
 
 # Chains of trajectories, and the values that a trainer keeps for each agent from one trajectory to the next.

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from headrace.queues.messages import Array
 from headrace.stages.policy.network.layers import Inputs, to_device
-from headrace.stages.trainer.on_policy.trainer import SequenceCuts, gathered_others, gathered_sequences
+from headrace.stages.trainer.on_policy.trainer import gathered_others, gathered_sequences
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 
@@ -221,10 +222,10 @@ class Rollout:
         part, share, together = replicas.part(len(which)), 1.0, None
         own = which[part.rows]
         padded, real = self._cuts.padded(own)
-        rows, chosen = torch.from_numpy(padded.reshape(-1)[real]), to_device(torch.from_numpy(own), self._device)
+        rows, chosen = torch.from_numpy(padded[real]), to_device(torch.from_numpy(own), self._device)
         if replicas.size > 1:
             of_all, real_of_all = self._cuts.padded(which)
-            together = torch.from_numpy(of_all.reshape(-1)[real_of_all])
+            together = torch.from_numpy(of_all[real_of_all])
             share = len(rows) * part.weight / len(together)
         floats, choices, widths = self.block
         there = to_device(rows, self._device)
@@ -232,7 +233,7 @@ class Rollout:
             PackedColumns(floats.index_select(0, there), choices.index_select(0, there), widths),
             inputs=gathered_sequences(self._inputs, padded, self._memories.index_select(0, chosen)),
             rows=rows,
-            real=to_device(torch.from_numpy(real), self._device),
+            real=to_device(torch.from_numpy(np.flatnonzero(real)), self._device),
             critic_memories=None if self._critic_memories is None else self._critic_memories.index_select(0, chosen),
             padded=torch.from_numpy(padded.reshape(-1)),
             share=share,

@@ -29,7 +29,7 @@ from headrace.stages.policy.network.layers import Inputs, gathered, to_device
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
-from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.imitation.cloning import BehavioralCloning, ClonedActor
 from headrace.stages.trainer.intake import (
     BuiltInTrainer,
     ObservationPreprocessor,
@@ -47,6 +47,7 @@ from headrace.stages.trainer.protocol import (
 from headrace.stages.trainer.rewards.signal import Signals
 from headrace.stages.trainer.trajectories import (
     Chains,
+    SequenceCuts,
     cut_every,
     moments_within,
     rows_within,
@@ -114,8 +115,10 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
         self._network, self._acting_views = network, network.acting_views
-        actor = ClonedActor(self._design, self._update.heads, network)
-        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
+        self._cloning: BehavioralCloning | None = None
+        if settings.behavioral_cloning is not None:
+            actor, rate = ClonedActor(self._design, self._update.heads, network), h.learning_rate
+            self._cloning = BehavioralCloning(context, actor, rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
         self._parts = {"optimizer": self._update, "signals": self._signals, "cloning": self._cloning}
@@ -368,52 +371,14 @@ class BufferTransitions:
 
         here, ends = self._observations, self._finals
         others = tuple(after(*pair) for pair in zip(here.others, ends.others, strict=True))
-        now = EncodedObservations(here.vectors[rows], tuple(other[rows] for other in here.others))
         return Transitions(
-            Inputs.from_encoded(now, self._device),
+            Inputs.from_encoded(here.rows(rows), self._device),
             Inputs.from_encoded(EncodedObservations(after(here.vectors, ends.vectors), others), self._device),
             *(torch.from_numpy(column[rows]).to(self._device) for column in self._columns),
         )
 
 
 # The buffer. Axis letters: N rows of K consecutive trajectories, cut into Q sequences; P action features.
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceCuts:
-    """The positions of Q sequences among the rows, in row order.
-
-    A sequence is within one trajectory and has at most L rows; a trajectory's last sequence may be shorter.
-    """
-
-    length: int
-    """L, the maximum number of rows per sequence."""
-    starts: NDArray[np.int64]
-    """[Q] the first row of each sequence."""
-    sizes: NDArray[np.int64]
-    """[Q] the number of rows of each sequence, from 1 to L."""
-    first: NDArray[np.int64]
-    """[K] the index of the first sequence in each trajectory."""
-
-    @classmethod
-    def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
-        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
-        counts = -(-lengths.astype(np.int64) // length)
-        first = np.cumsum(counts) - counts
-        before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
-        rows_before = np.cumsum(lengths, dtype=np.int64) - lengths
-        starts = np.repeat(rows_before, counts) + before
-        sizes = np.minimum(length, np.repeat(lengths, counts) - before)
-        return cls(length, starts, sizes, first)
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def padded(self, which: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return q sequences' padded row indices [q, L], and the positions [R] of the entries that are not padding."""
-        sizes, steps = self.sizes[which][:, None], np.arange(self.length)
-        rows = self.starts[which][:, None] + np.minimum(steps, sizes - 1)
-        return rows, np.flatnonzero((steps < sizes).reshape(-1))
 
 
 class RolloutBuffer:
