@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class EncodedObservations:
 
     def rows(self, which: NDArray[Any] | slice) -> EncodedObservations:
         """Return the rows that `which` selects: views for a slice, otherwise copies."""
-        return EncodedObservations(self.vectors[which], tuple(other[which] for other in self.others))
+        return EncodedObservations(self.vectors[which], tuple(map(itemgetter(which), self.others)))
 
 
 class ObservationLayout:

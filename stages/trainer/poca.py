@@ -33,10 +33,18 @@ from headrace.stages.policy.network.actor_critic import FlatActor, WithActor, va
 from headrace.stages.policy.network.body import ActorNetwork, Encoders, Memory
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, on_host, to_device
+from headrace.stages.policy.network.layers import (
+    ACTIVATIONS,
+    Inputs,
+    attention_linear,
+    gathered,
+    linear,
+    on_host,
+    to_device,
+)
 from headrace.stages.policy.network.sets import HEADS, residual_attention
 from headrace.stages.trainer.on_policy.rollout import Minibatch
-from headrace.stages.trainer.on_policy.trainer import Coefficients, RolloutBuffer, gathered_others
+from headrace.stages.trainer.on_policy.trainer import Coefficients, RolloutBuffer
 from headrace.stages.trainer.ppo import (
     VALUES,
     CriticValues,
@@ -47,7 +55,7 @@ from headrace.stages.trainer.ppo import (
     clipped_policy_loss,
 )
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.trajectories import SequenceCuts
+from headrace.stages.trainer.trajectories import SequenceCuts, numbered
 
 log = logging.getLogger(__name__)
 
@@ -365,7 +373,7 @@ class TeamRows:
         device, numbers, others = self.device, torch.from_numpy(distinct), tuple[Tensor, ...]()
         there = to_device(numbers, device)
         if self._inputs.others:
-            others = gathered_others(self._inputs.others, numbers, device)
+            others = gathered(self._inputs.others, numbers, device)
         return Teams(
             Inputs(self._inputs.vectors.index_select(0, there), others),
             self._actions.index_select(0, there),
@@ -455,13 +463,7 @@ def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     rows, trajectories = dict(state["rows"]), dict(state["trajectories"])
     sources = trajectories["sources"]
-    rows["ticks"] = _moments(sources.repeat(trajectories["lengths"]), rows["ticks"])
-    trajectories["next_ticks"] = _moments(sources, trajectories["next_ticks"])
+    rows["ticks"] = numbered(sources.repeat(trajectories["lengths"]), rows["ticks"])
+    trajectories["next_ticks"] = numbered(sources, trajectories["next_ticks"])
     trajectories["sources"] = np.full_like(sources, NO_ACTOR)
     return {**state, "rows": rows, "trajectories": trajectories}
-
-
-def _moments(sources: NDArray[np.int64], ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-    _, first, which = np.unique(np.stack([sources, ticks]), axis=1, return_index=True, return_inverse=True)
-    numbers: NDArray[np.int64] = first.argsort().argsort()[which.reshape(-1)]
-    return numbers

@@ -134,12 +134,12 @@ class TrainerContext:
     """The replicas that learn together with this trainer, each from its part of every minibatch."""
 
     @contextmanager
-    def naming_behavior(self) -> Iterator[None]:
-        """Prefix a `StageError` raised in the `with` block with the behaviour's name."""
+    def naming_behavior(self, part: str = "") -> Iterator[None]:
+        """Prefix a `StageError` raised in the `with` block with the behaviour's name, and a part's if given."""
         try:
             yield
         except StageError as error:
-            raise StageError(f"{self.behavior}: {error}") from error
+            raise StageError(f"{self.behavior}: {part and f'{part}: '}{error}") from error
 
 
 class Trainer(ABC):

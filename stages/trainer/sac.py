@@ -115,7 +115,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self._gammas = torch.tensor(signals.gammas, dtype=torch.float32, device=context.device)
         self._ends = torch.tensor(~signals.ignore_termination, dtype=torch.float32, device=context.device)
         """[S] 1 if a signal ends with the episode, 0 if its value continues beyond."""
-        self._parts = {"update": self._update, "cloning": self._cloning}
+        self._parts = {"signals": signals, "update": self._update, "cloning": self._cloning}
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._counted_steps = 0
@@ -177,16 +177,12 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizers, normaliser, signals, counters and random state, but not the replay memory."""
-        signals = self._signals.state_dict()
         return {
             **super().state_dict(),
             "policy_updates": self.policy_updates,
             **self._pace.state_dict(),
             "unlearned": self._unlearned,
             "normalizer": self._intake.normalizer_state(),
-            "signals": signals["signals"],
-            "episode_rewards": signals["sums"],
-            "reward_scale": signals["scale"],
         }
 
     def use_threads(self, threads: int) -> None:
@@ -195,9 +191,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`. The replay memory is then empty; `load_bulk` fills it."""
-        sums, scale = state["episode_rewards"], state["reward_scale"]
         with self.context.naming_behavior():
-            self._signals.load_state_dict({"signals": state["signals"], "sums": sums, "scale": scale})
             self._intake.load_normalizer(state["normalizer"])
         super().load_state_dict(state)
         self.policy_updates, self._counted_steps = int(state["policy_updates"]), self._update.steps

@@ -48,9 +48,7 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
     lengths, groups = trajectories["lengths"], trajectories["group_ids"]
     # Trajectories of teammates close together; an agent without a group counts as a separate group.
     apart = np.where(groups == 0, -1 - np.arange(len(groups)), groups)
-    keys = np.stack([apart, trajectories["next_ticks"]])
-    _, first, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    order = first.argsort().argsort()[which.reshape(-1)]
+    order = numbered(apart, trajectories["next_ticks"])
     ends = np.cumsum(np.bincount(order, lengths).astype(np.int64))
     divided = int(np.searchsorted(ends, room))
     among = order == divided
@@ -58,6 +56,13 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
     before = int(ends[divided - 1]) if divided else 0
     kept[among] = _moments_of_group(lengths[among], ticks[among.repeat(lengths)], room - before)
     return kept
+
+
+def numbered(*keys: Numbers) -> Numbers:
+    """Number the different combinations of keys [n] in the order in which they first occur; return n numbers."""
+    _, first, which = np.unique(np.stack(keys), axis=1, return_index=True, return_inverse=True)
+    numbers: Numbers = first.argsort().argsort()[which.reshape(-1)]
+    return numbers
 
 
 # Learning from the surplus would make updates rarer and leave the next window short of rows (docs/decisions/034).
@@ -178,7 +183,7 @@ class SequenceCuts:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def padded(self, which: NDArray[np.integer]) -> tuple[Numbers, NDArray[np.bool_]]:
+    def padded(self, which: NDArray[np.integer] | slice) -> tuple[Numbers, NDArray[np.bool_]]:
         """Return q sequences' row indices [q, L], padded with their last rows, and a mask [q, L], false for padding."""
         sizes, steps = self.sizes[which][:, None], np.arange(self.length)
         return self.starts[which][:, None] + np.minimum(steps, sizes - 1), steps < sizes

@@ -28,7 +28,7 @@ from headrace.stages.policy.design import (
     NORMALIZER_REST,
     TORCHS_OWN,
     PolicyDesign,
-    branch_slices,
+    consecutive_slices,
 )
 from headrace.stages.policy.network.body import Encoders, HyperLayer, Memory, untrained_actor
 from headrace.stages.policy.network.layers import Inputs
@@ -77,7 +77,7 @@ class ExportedActor(ExportedModule):
         self.network = untrained_actor(replace(design, products=TORCHS_OWN))
         self.network.load_acting(tensors)
         self._layout = ObservationLayout(design.spec)
-        self._branches = branch_slices(design.spec)
+        self._branches = consecutive_slices(design.spec.actions.discrete_branches)
         names = (NORMALIZER_MEAN, NORMALIZER_REST, NORMALIZER_INVERSE_STD)
         self._normalizer = {name: constant(tensors[name]) for name in names if name in tensors}
 

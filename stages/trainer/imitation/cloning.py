@@ -249,7 +249,7 @@ class Examples:
         self._continuous, self._choices, self._masks = continuous, choices, masks
         memory = design.settings.memory
         cuts = SequenceCuts.of(lengths, 1 if memory is None else memory.sequence_length)
-        self.rows, self.real = cuts.padded(np.arange(len(cuts)))
+        self.rows, self.real = cuts.padded(slice(None))
 
     def __len__(self) -> int:
         """Return the number of sequences, S; without memory, each sequence is a single step."""

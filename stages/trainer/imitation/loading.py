@@ -419,9 +419,6 @@ def _read_unity_demo(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
 READERS: dict[str, Reader] = {".demo": _read_unity_demo, ".stream": read_stream, ".json": read_godot_demos}
 """The reader for each file suffix."""
 
-WITHOUT_SPEC = frozenset({".json"})
-"""Suffixes of files that don't store observation and action spaces, which the environment must then provide."""
-
 
 # Finding and loading the demonstrations at a `demo_path`.
 
@@ -473,7 +470,7 @@ def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
     Raises:
         StageError: as for `load_demonstrations`.
     """
-    return not path.startswith(PREFIX) and any(file.suffix in WITHOUT_SPEC for file in _files(path, behavior, folder))
+    return not path.startswith(PREFIX) and any(file.suffix == ".json" for file in _files(path, behavior, folder))
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:

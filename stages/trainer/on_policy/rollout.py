@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.messages import Array
-from headrace.stages.policy.network.layers import Inputs, to_device
-from headrace.stages.trainer.on_policy.trainer import gathered_others, gathered_sequences
+from headrace.stages.policy.network.layers import Inputs, gathered, to_device
+from headrace.stages.trainer.on_policy.trainer import gathered_sequences
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.trajectories import SequenceCuts
 
@@ -208,7 +208,7 @@ class Rollout:
             yield Minibatch.of_block(PackedColumns(floats, choices, block.widths), rows=numbers)
 
     def _with_others(self, minibatch: Minibatch) -> Minibatch:
-        others = gathered_others(self._inputs.others, minibatch.rows, self._device)
+        others = gathered(self._inputs.others, minibatch.rows, self._device)
         return replace(minibatch, inputs=minibatch.inputs._replace(others=others))
 
     def _with_teams(self, minibatch: Minibatch) -> Minibatch:

@@ -164,9 +164,10 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         if self._signals.others:
             self._signals.report(self._buffer, rewards, self.version)
         self._buffer.clear()
-        self._report(statistics)
-        steps = float(self._update.adam.steps)
-        self.context.statistics.add(self.context.behavior, "Policy/Gradient Steps", steps, "last")
+        add = self.context.statistics.add
+        for name, value in statistics.items():
+            add(self.context.behavior, name, value)
+        add(self.context.behavior, "Policy/Gradient Steps", float(self._update.adam.steps), "last")
         return rows
 
     def state_dict(self) -> dict[str, Any]:
@@ -604,14 +605,9 @@ def gathered_sequences(rows: Inputs, numbers: NDArray[np.int64], memories: Tenso
     """Gather sequences of rows [q, L] that start with the memories [q, m]."""
     device, flat = rows.vectors.device, torch.from_numpy(numbers.reshape(-1))
     there = to_device(flat, device)
-    others = gathered_others(rows.others, flat, device)
+    others = gathered(rows.others, flat, device)
     previous = None if rows.previous_actions is None else rows.previous_actions.index_select(0, there)
     return Inputs(rows.vectors.index_select(0, there), others, previous, memories, numbers.shape[1])
-
-
-def gathered_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
-    """Gather rows of images and sets, and copy them to the device with their dtype unchanged."""
-    return tuple(gathered(other, rows, device) for other in others)
 
 
 # Recursions over trajectories that are packed end to end.

@@ -58,7 +58,7 @@ class RND(NetworkSignal[NetworkBody]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
         super().load_state_dict(state)
-        with self.naming_signal():
+        with self.context.naming_behavior(f"reward signal {self.name}"):
             write_named(self._target.parameters, state["target"], "target weights")
 
 

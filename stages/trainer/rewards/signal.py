@@ -7,8 +7,7 @@ The environment's reward is also a signal.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -279,20 +278,12 @@ class NetworkSignal(RewardSignal, Generic[Module]):
             raise StageError(
                 f"{self.where}: {self.design.key}.normalize is {now}, but was {then} when the state was saved"
             )
-        with self.naming_signal():
+        with self.context.naming_behavior(f"reward signal {self.name}"):
             self.network.load(state["network"]["weights"])
             self._adam.load_state_dict(self.network.named_views, state["network"])
             if self.normalizer is not None:
                 self.normalizer.load_state_dict(state["normalizer"])
         restore_random(self.random, state["random"])
-
-    @contextmanager
-    def naming_signal(self) -> Iterator[None]:
-        """Prefix a `StageError` raised in the `with` block with the behaviour's and the signal's name."""
-        try:
-            yield
-        except StageError as error:
-            raise StageError(f"{self.where}: {error}") from error
 
 
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from headrace.config import NetworkSettings
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign, branch_slices, policy_layout
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign, consecutive_slices, policy_layout
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
@@ -151,7 +151,7 @@ def test_torch_finds_the_log_probabilities_that_numpy_stored(actions):
     policy, network, tensors = make(actions, normalize=True)
     seen = observations(200)
     masks = None
-    branches = branch_slices(BehaviorSpec("Test", OBSERVATIONS, actions))
+    branches = consecutive_slices(actions.discrete_branches)
     if actions.masked:
         masks = np.random.default_rng(0).random((200, actions.mask_size)) < 0.6
         for branch in branches:
