@@ -240,8 +240,8 @@ class PolicyDesign:
     def head_size(self) -> int:
         """H, the width of the head outputs: means, log σ if state-dependent (squashed, gSDE), each branch's logits."""
         actions = self.spec.actions
-        own = self.squashed or self.gsde is not None
-        return actions.continuous_size * (2 if own else 1) + actions.mask_size
+        with_sigma = self.squashed or self.gsde is not None
+        return actions.continuous_size * (2 if with_sigma else 1) + actions.mask_size
 
     @property
     def output_size(self) -> int:

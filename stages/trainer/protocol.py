@@ -378,8 +378,8 @@ def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> 
     """
     if not off_policy:
         hyperparameters = settings.hyperparameters
-        own = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
-        return settings.time_horizon if own is None else own
+        length = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
+        return settings.time_horizon if length is None else length
     memory = settings.network_settings.memory
     rows = _own_rows(settings, off_policy) or _OFF_POLICY_ROWS
     return min(settings.time_horizon, max(1, -(-rows // agents)) if memory is None else memory.sequence_length)

@@ -224,7 +224,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         """Return the numbers of parameters of the actor, the critics and their target networks."""
         update = self._update
         modules = {"actor": update.actor.module, **dict(update.critics.module.named_children())}
-        counts = {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
+        counts = {name: sum(parameter.numel() for parameter in module.parameters()) for name, module in modules.items()}
         return {**counts, "targets": update.target.values.numel()}
 
     def warm_state(self) -> dict[str, Any]:
@@ -270,14 +270,14 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def _learn_policy(self) -> None:
         learning_rate = self._learning_rate()
-        found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
+        measured, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
         norms, cloned = list[float](), list[Mapping[str, float]]()
         while self._is_due(self._pace.of_policy):
             measures, part = self._learn_minibatch(learning_rate)
-            found.append(measures)
+            measured.append(measures)
             losses.append(measures.losses)
             parts.append(part)
-            if len(found) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
+            if len(measured) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
                 norms = self._update.gradient_norms()  # measured now, because cloning overwrites the gradients
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self.step))
@@ -294,7 +294,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         statistics["Policy/Continuous Entropy Coeff"] = continuous
         statistics["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
-        self._report(statistics | statistics_of(found, norms, self._signals.names, self.context.replicas, parts))
+        self._report(statistics | statistics_of(measured, norms, self._signals.names, self.context.replicas, parts))
         for of_cloning in cloned:
             self._report(of_cloning)
         self.context.statistics.add(self.context.behavior, "Policy/Gradient Steps", float(self._update.steps), "last")
@@ -781,8 +781,8 @@ def _bodies(network: nn.Module) -> list[NetworkBody]:
 
 def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
     """Return all linear layers with these names in the network."""
-    found = network.named_modules()
-    return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
+    modules = network.named_modules()
+    return [module for path, module in modules if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
 
 
 def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | None) -> None:

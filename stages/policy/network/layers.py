@@ -261,11 +261,11 @@ def _send(pinned: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from pinned memory to a GPU; that memory stays allocated until the copy is complete."""
     stream, present = _copy_stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
-        there = pinned.to(device, non_blocking=True)
+        copy = pinned.to(device, non_blocking=True)
     present.wait_stream(stream)
     # The tensor was allocated for the copy stream; without this call, the next copy could reuse its memory too early.
-    there.record_stream(present)
-    return there
+    copy.record_stream(present)
+    return copy
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -275,9 +275,9 @@ def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
         tensor, storage = view.detach(), view.untyped_storage()
         if not tensor.is_cpu:
             if storage.data_ptr() not in here:
-                there = tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0)
-                pinned = torch.empty(there.shape, dtype=there.dtype, pin_memory=there.is_cuda)
-                here[storage.data_ptr()] = pinned.copy_(there)
+                whole = tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0)
+                pinned = torch.empty(whole.shape, dtype=whole.dtype, pin_memory=whole.is_cuda)
+                here[storage.data_ptr()] = pinned.copy_(whole)
             tensor = here[storage.data_ptr()].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         copies[name] = np.array(tensor.numpy(), order="C")
     return copies

@@ -479,17 +479,17 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
     candidates = [absolute(path)] if folder is None else [folder / path, absolute(path)]
     for candidate in candidates:
         if candidate.is_dir():
-            found = sorted(candidate.iterdir())
+            matches = sorted(candidate.iterdir())
             break
-        found = (
+        matches = (
             [candidate] if candidate.is_file() else list(map(Path, sorted(glob.glob(str(candidate), recursive=True))))
         )
-        if found:
+        if matches:
             break
     else:
         looked = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
         raise StageError(f"{where}: no file or folder matches; looked in {looked}")
-    files = [file for file in found if file.is_file()]
+    files = [file for file in matches if file.is_file()]
     readable = [
         file
         for file in files

@@ -62,10 +62,10 @@ class DemonstrationSource(Source[Message]):
         demonstrations = [
             load_demonstrations(path, self.specs.get(name, name), self._folder) for name, path in self._paths.items()
         ]
-        self.behavior_specs = {each.spec.behavior_id: each.spec for each in demonstrations}
+        self.behavior_specs = {recorded.spec.behavior_id: recorded.spec for recorded in demonstrations}
         self._feeds = [
-            demonstration_batches(each, self._rows_per_batch, context.seed, self._seen.get(each.spec.name, 0))
-            for each in demonstrations
+            demonstration_batches(recorded, self._rows_per_batch, context.seed, self._seen.get(recorded.spec.name, 0))
+            for recorded in demonstrations
         ]
 
     async def produce(self) -> AsyncIterator[Message]:

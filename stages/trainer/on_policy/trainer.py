@@ -288,8 +288,8 @@ class BufferSignals(Signals):
         if self.scale is not None:
             new = fresh or buffer
             self.scale.see(extrinsic[: len(new)], new.trajectories["lengths"], new.chains, update)
-        own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
-        rewards: Floats = own[:, None] * self.strengths
+        scaled = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
+        rewards: Floats = scaled[:, None] * self.strengths
         if not self.others:
             return rewards
         self._losses, self._transitions = {}, BufferTransitions(self._context.spec, buffer, self._context.device)
@@ -453,7 +453,7 @@ class RolloutBuffer:
         self.rows, self.trajectories, self.sequences = self._tables.values()
         for table, columns in self.declared.items():
             capacity = size if table == "rows" else max(1, size // 16)
-            self._arrays[table] = {each.name: np.empty((capacity, *each.shape), each.dtype) for each in columns}
+            self._arrays[table] = {column.name: np.empty((capacity, *column.shape), column.dtype) for column in columns}
         self._waiting: list[tuple[Columns, Columns]] = []
         """Copies of row and trajectory columns for later updates, in order."""
         self._chains: Chains | None = None
@@ -542,14 +542,14 @@ class RolloutBuffer:
         """Return features [N, P] of each row's previous action, and [K, P] of each trajectory's last action."""
         lengths = self.trajectories["lengths"]
         last = np.cumsum(lengths) - 1
-        own = self.action_features()
-        before = np.empty_like(own)
-        before[1:] = own[:-1]
+        features = self.action_features()
+        before = np.empty_like(features)
+        before[1:] = features[:-1]
         actions = self._spec.actions
         drawn, choices = drawn_actions(actions, self.trajectories, len(lengths), "previous_")
         drawn = environment_actions(actions, drawn, self.squashed)
         before[last - lengths + 1] = action_features(actions, drawn, choices)
-        return before, own[last]
+        return before, features[last]
 
     def joined(self, rows: Columns, trajectories: Columns) -> RolloutBuffer:
         """Return a new buffer with these trajectories after this one's; their memories are in `trajectories`."""
@@ -604,10 +604,10 @@ def _joined(first: Columns, second: Columns) -> dict[str, Array]:
 def gathered_sequences(rows: Inputs, numbers: NDArray[np.int64], memories: Tensor) -> Inputs:
     """Gather sequences of rows [q, L] that start with the memories [q, m]."""
     device, flat = rows.vectors.device, torch.from_numpy(numbers.reshape(-1))
-    there = to_device(flat, device)
+    index = to_device(flat, device)
     others = gathered(rows.others, flat, device)
-    previous = None if rows.previous_actions is None else rows.previous_actions.index_select(0, there)
-    return Inputs(rows.vectors.index_select(0, there), others, previous, memories, numbers.shape[1])
+    previous = None if rows.previous_actions is None else rows.previous_actions.index_select(0, index)
+    return Inputs(rows.vectors.index_select(0, index), others, previous, memories, numbers.shape[1])
 
 
 # Recursions over trajectories that are packed end to end.

@@ -226,7 +226,7 @@ class ReplayMemory:
             "start_count": self._start_count,
             "first_start": self._first_start,
             "touched": self.observations.touched,
-            "open": [[agent, *known] for agent, known in self._open.items()],
+            "open": [[agent, *newest] for agent, newest in self._open.items()],
         }
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
@@ -289,9 +289,9 @@ class ReplayMemory:
         columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], lasts)
         over = (batch.terminated | batch.truncated).tolist()
         for k, (agent, episode, last) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            known = self._open.pop(agent, None)
-            if known is not None and known[0] == episode:
-                before[k] = known[1]
+            unfinished = self._open.pop(agent, None)
+            if unfinished is not None and unfinished[0] == episode:
+                before[k] = unfinished[1]
             if not over[k]:
                 self._open[agent] = (episode, last)
         return before
@@ -586,10 +586,10 @@ def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[Repl
     length = 1 if sequences is None else sequences.length
     counted = replicas.part(rows // length)
     here = ReplicaSlice(slice(counted.rows.start * length, counted.rows.stop * length), counted.weight)
-    own = replayed.part(here.rows)
-    if sequences is None or own.sequences is None:
-        return own, here, here.size * here.weight / rows
-    return own, here, float(own.sequences.mask.sum() * here.weight / sequences.mask.sum())
+    part = replayed.part(here.rows)
+    if sequences is None or part.sequences is None:
+        return part, here, here.size * here.weight / rows
+    return part, here, float(part.sequences.mask.sum() * here.weight / sequences.mask.sum())
 
 
 # Measurements of gradient steps on minibatches (losses, values and entropies), and their statistics.
@@ -615,7 +615,7 @@ class UpdateMeasures(NamedTuple):
 
 
 def statistics_of(
-    found: Sequence[UpdateMeasures],
+    measured: Sequence[UpdateMeasures],
     norms: Sequence[float],
     signals: Sequence[str],
     replicas: Replicas,
@@ -624,19 +624,19 @@ def statistics_of(
     """Return statistics of several gradient steps without padding, keyed by statistic name.
 
     Args:
-        found: the measurements of each step; the caller reports the losses.
+        measured: the measurements of each step; the caller reports the losses.
         norms: the norms of the actor's and the critics' gradients; empty if not measured.
         signals: the reward signals' names.
         replicas: the replicas that took the same steps.
         parts: for each step, this replica's part of the minibatch's rows, and the number of all rows.
     """
     tables = list[Tensor]()
-    for each, (here, rows) in zip(found, parts, strict=True):
-        columns = [each.q1, each.q2, each.targets, each.values, each.negentropies]
-        mask = [] if each.mask is None else [each.mask[:, None]]
+    for measures, (here, rows) in zip(measured, parts, strict=True):
+        columns = [measures.q1, measures.q2, measures.targets, measures.values, measures.negentropies]
+        mask = [] if measures.mask is None else [measures.mask[:, None]]
         tables.append(replicas.gathered(torch.cat([*columns, *mask], dim=1), here, rows))
     table, width = torch.cat(tables), len(signals)
-    if found[0].mask is not None:
+    if measured[0].mask is not None:
         table = table[table[:, -1] > 0, :-1]
     q1, q2, targets, values = (table[:, at * width : (at + 1) * width] for at in range(4))
     of_rows, log_probs = torch.stack([q1, q2, values, (q1 - targets).abs_()]), table[:, 4 * width :].sum(dim=1)

@@ -369,10 +369,10 @@ class Signals:
         Raises:
             StageError: if the state belongs to different signals or networks; the message names signals or tensor.
         """
-        found, expected = sorted(state["signals"]), sorted(self.names)
-        if found != expected:
+        saved, expected = sorted(state["signals"]), sorted(self.names)
+        if saved != expected:
             raise StageError(
-                f"reward_signals are {', '.join(expected)}, but the saved state was made with {', '.join(found)}; a "
+                f"reward_signals are {', '.join(expected)}, but the saved state was made with {', '.join(saved)}; a "
                 "resumed run needs the same signals"
             )
         for signal in self.signals:
