@@ -141,7 +141,7 @@ class _Embedding(nn.Module):
         """Embed entities [B, n, width] together with `shared` [B, context]; return [B, n, EMBEDDING]."""
         if shared is None:
             return nn.functional.silu(self.linear(things))
-        # Equals linear(cat(known, thing)), without repeating the part that all entities in a row share.
-        of_known, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
-        of_context = nn.functional.linear(shared, of_known, self.linear.bias).unsqueeze(1)
+        # Equals linear(cat(shared, thing)), without repeating the part that all entities in a row share.
+        of_shared, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
+        of_context = nn.functional.linear(shared, of_shared, self.linear.bias).unsqueeze(1)
         return nn.functional.silu(of_context + nn.functional.linear(things, of_things))
