@@ -71,7 +71,7 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
         self._waiting = 0
         """Number of rows added since the last update, including held-out rows."""
         self._warned = False
-        """Whether the run has been told that no episode, or every episode, is held out."""
+        """Whether the log already says that no episode, or every episode, is held out."""
 
     @property
     def rows_per_update(self) -> int:
