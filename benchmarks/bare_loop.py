@@ -25,9 +25,10 @@ from headrace.config import load_config
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.spaces.columns import SpaceColumns
-from headrace.stages.policy import NumpyPolicy, design_of
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import NumpyPolicy
 from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "config" / "examples"
 SOLVED = {"cartpole": 475.0}

@@ -21,8 +21,8 @@ from update import CASES, ROWS, rows_of
 from headrace.config import BehaviorSettings
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import Trainer, TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 WIDE = {"buffer_size": 8192, "batch_size": 2048, "num_epoch": 4, "max_grad_norm": 0.5}
 SAC = {"buffer_size": 4096, "batch_size": 256, "steps_per_update": 8}

@@ -24,9 +24,10 @@ from headrace.config import RunConfig
 from headrace.pipeline.policies.export import load_acting_policy, read_export
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.volley import ACTIONS, ScriptedPlayer
-from headrace.stages.policy import design_of, make_policy
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 GAMES = 1000
 SNAPSHOT_GAMES = 500

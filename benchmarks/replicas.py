@@ -23,10 +23,9 @@ from update import rows_of
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.joined_replicas import JoinedReplicas, connect, listen
-from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
 
 CASES: dict[str, tuple[int, int, int]] = {
     "2×64, 256": (64, 256, 2048),

@@ -26,8 +26,8 @@ from headrace.pipeline.hosts.run_host import keep_freed_memory
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.network.kernels import compiled
-from headrace.stages.trainer import Trainer, TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 CONTROL = {"buffer_size": 2048, "batch_size": 256, "num_epoch": 4, "max_grad_norm": 0.5}
 WIDE = {"buffer_size": 2048, "batch_size": 512, "num_epoch": 10, "max_grad_norm": 0.5}

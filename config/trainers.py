@@ -27,7 +27,7 @@ class TrainerKind:
     """One kind of trainer. Fields from `squashed` to `extra_columns` must equal the trainer's class attributes."""
 
     implementation: str
-    """`module:Class` derived from `headrace.stages.trainer.Trainer`. Only a process that creates the trainer imports
+    """`module:Class` derived from `headrace.Trainer`. Only a process that creates the trainer imports
     it."""
     hyperparameters: type[Hyperparameters] | None
     """Settings model for `hyperparameters`, including the defaults; None if any map is accepted."""

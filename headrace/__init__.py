@@ -70,12 +70,12 @@ if TYPE_CHECKING:
     from headrace.stages.evaluation import EvaluationOpponents as EvaluationOpponents
     from headrace.stages.ghost import Candidate as Candidate
     from headrace.stages.ghost import OpponentSampler as OpponentSampler
-    from headrace.stages.policy import ActingPolicy as ActingPolicy
     from headrace.stages.policy.onnx.model import onnx_model as onnx_model
-    from headrace.stages.trainer import Trainer as Trainer
-    from headrace.stages.trainer import TrainerContext as TrainerContext
-    from headrace.stages.trainer.rewards import RewardSignal as RewardSignal
-    from headrace.stages.trainer.rewards import Transitions as Transitions
+    from headrace.stages.policy.protocol import ActingPolicy as ActingPolicy
+    from headrace.stages.trainer.intake import Transitions as Transitions
+    from headrace.stages.trainer.protocol import Trainer as Trainer
+    from headrace.stages.trainer.protocol import TrainerContext as TrainerContext
+    from headrace.stages.trainer.rewards.signal import RewardSignal as RewardSignal
 
 _HOMES = {
     "headrace.config": (
@@ -113,10 +113,11 @@ _HOMES = {
     "headrace.stages.errors": ("NotFiniteError",),
     "headrace.stages.evaluation": ("EvaluationOpponents",),
     "headrace.stages.ghost": ("Candidate", "OpponentSampler"),
-    "headrace.stages.policy": ("ActingPolicy",),
     "headrace.stages.policy.onnx.model": ("onnx_model",),
-    "headrace.stages.trainer": ("Trainer", "TrainerContext"),
-    "headrace.stages.trainer.rewards": ("RewardSignal", "Transitions"),
+    "headrace.stages.policy.protocol": ("ActingPolicy",),
+    "headrace.stages.trainer.intake": ("Transitions",),
+    "headrace.stages.trainer.protocol": ("Trainer", "TrainerContext"),
+    "headrace.stages.trainer.rewards.signal": ("RewardSignal",),
 }
 """Maps each module to the public names that it defines."""
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

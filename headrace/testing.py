@@ -15,7 +15,8 @@ from headrace.stages.ghost import GhostController, GhostPolicies, GhostStage
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.publisher import PolicyPublisher, PublisherPort
 from headrace.stages.replay import Recorder, ReplaySource
-from headrace.stages.trainer import TrainerPort, TrainerStage
+from headrace.stages.trainer.report import TrainerPort
+from headrace.stages.trainer.stage import TrainerStage
 
 __all__ = [
     "Actor",

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy import (
-    Normalizer,
-    NumpyPolicy,
-    ObservationLayout,
+from headrace.stages.policy.design import (
+    ActionDistributions,
+    Exploration,
     PolicyDesign,
     design_of,
-    make_policy,
     policy_layout,
     split_action_heads,
 )
-from headrace.stages.policy.design import ActionDistributions, Exploration
-from headrace.stages.policy.network import (
-    ActorCritic,
-    ActorNetwork,
-    FlatParameters,
-    Inputs,
-    NetworkBody,
-    make_actor_critic,
-    seeded,
-)
-from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.network.actor_critic import ActorCritic, make_actor_critic
+from headrace.stages.policy.network.body import ActorNetwork, NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.layers import Inputs
+from headrace.stages.policy.numpy_policy import NumpyPolicy, make_policy
+from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.bc import BCTrainer
 from headrace.stages.trainer.exploration import EpsilonGreedy, GaussianNoise

@@ -17,7 +17,7 @@ from headrace.stages.environments.engines.godot.messages import (
     read_message,
 )
 from headrace.stages.environments.engines.open_protocol.messages import decode, read_hello, read_state
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 GODOT_SPACES: dict[str, Any] = {"obs": {"space": "box", "size": [2]}, "mood": {"space": "discrete", "size": 3}}
 GODOT_PICTURE: dict[str, Any] = {"eye_2d": {"space": "box", "size": [3, 2, 2]}}

@@ -58,7 +58,7 @@ from headrace.stages.environments.engines.unity.messages import check
 from headrace.stages.environments.engines.unity.png import PngError, decode_into, encode_png
 from headrace.stages.environments.engines.unity.side_channels import SideChannelBridge
 from headrace.stages.errors import StageError
-from headrace.stages.policy import design_of, policy_layout
+from headrace.stages.policy.design import design_of, policy_layout
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.trainer.imitation.loading import read_stream

@@ -8,8 +8,11 @@ import onnx
 from headrace.config import NetworkSettings
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy import ObservationLayout, PolicyDesign, make_policy, policy_layout
-from headrace.stages.policy.network import ActorNetwork, seeded
+from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.numpy_policy import make_policy
+from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.policy.onnx.export import OPSET
 from headrace.stages.policy.onnx.model import onnx_model
 from headrace.stages.policy.onnx.onnx_policy import unity_input

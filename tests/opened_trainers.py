@@ -10,7 +10,7 @@ from trainer_samples import context_of
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.trainer.poca import POCATrainer
 from headrace.stages.trainer.ppo import PPOTrainer
-from headrace.stages.trainer.rewards import RewardSignal
+from headrace.stages.trainer.rewards.signal import RewardSignal
 from headrace.stages.trainer.sac import SACTrainer
 
 

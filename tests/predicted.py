@@ -14,7 +14,7 @@ from headrace.config import BehaviorSettings, ObservationSettings
 from headrace.pipeline.policies.export import OnnxExporter, export_policy
 from headrace.pipeline.policies.model_files import ModelFile, read_model
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup
-from headrace.stages.policy import PolicyDesign
+from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.memories import nothing_recalled
 
 MEMORY = {"memory": {"memory_size": 6, "sequence_length": 4}}

@@ -11,9 +11,10 @@ from headrace.config import BehaviorSettings
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_file import StreamHeader, StreamWriter
-from headrace.stages.policy import design_of, make_policy
-from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (3, 20, 20), "uint8")

@@ -31,8 +31,8 @@ from headrace.config import NetworkSettings  # noqa: E402
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec  # noqa: E402
 from headrace.stages.environments.engines.unity.demo_steps import DemoReader  # noqa: E402
 from headrace.stages.errors import StageError  # noqa: E402
-from headrace.stages.policy import PolicyDesign  # noqa: E402
-from headrace.stages.policy.onnx import OnnxPolicy  # noqa: E402
+from headrace.stages.policy.design import PolicyDesign  # noqa: E402
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy  # noqa: E402
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo  # noqa: E402
 
 BRANCHES = {"SoccerTwos": (3, 3, 3), "Sorter": (3, 3, 3), "discrete1vis0vec_2_3action": (2, 3)}

@@ -10,8 +10,8 @@ from headrace.config.paths import file_name
 from headrace.queues.errors import StreamError
 from headrace.queues.stream_file import StreamReader
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations
-from headrace.stages.trainer.imitation.loading import PREFIX
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.loading import PREFIX, load_demonstrations
 from headrace.stages.trainer.imitation.unity_demos import write_unity_demo
 
 log = logging.getLogger(__name__)

@@ -210,7 +210,7 @@ def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> Acti
     """
     if not is_onnx(path):
         return make_policy(design, device)
-    from headrace.stages.policy.onnx import OnnxPolicy
+    from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 
     return OnnxPolicy(path, design)
 

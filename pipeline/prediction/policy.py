@@ -39,7 +39,7 @@ from headrace.stages.environments.spaces.own_space import (
     leaves,
 )
 from headrace.stages.errors import StageError, type_of
-from headrace.stages.policy.design import ACTION_HEADS, branch_slices, split_action_heads
+from headrace.stages.policy.design import ACTION_HEADS, consecutive_slices, split_action_heads
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
@@ -81,7 +81,7 @@ def distribution_of(
     """Return the distributions for action head outputs [n, 2C + choices] (`design.action_heads_column`) and masks."""
     split = split_action_heads(spec, heads)
     probabilities = []
-    for branch, logits in zip(branch_slices(spec), split.logits, strict=True):
+    for branch, logits in zip(consecutive_slices(spec.actions.discrete_branches), split.logits, strict=True):
         allowed = logits if masks is None else np.where(masks[:, branch], logits, -np.inf)
         powers = np.exp(allowed - allowed.max(axis=1, keepdims=True))
         probabilities.append(powers / powers.sum(axis=1, keepdims=True))

@@ -87,7 +87,7 @@ def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistribution
     """Split `action_heads` [.., 2·C + choices], a tensor or an array, into its parts, which are views."""
     whole: Any = heads
     c = spec.actions.continuous_size
-    logits = tuple(whole[..., 2 * c :][..., branch] for branch in branch_slices(spec))
+    logits = tuple(whole[..., 2 * c :][..., branch] for branch in consecutive_slices(spec.actions.discrete_branches))
     return ActionDistributions(whole[..., :c], whole[..., c : 2 * c], logits)
 
 
@@ -240,8 +240,8 @@ class PolicyDesign:
     def head_size(self) -> int:
         """H, the width of the head outputs: means, log σ if state-dependent (squashed, gSDE), each branch's logits."""
         actions = self.spec.actions
-        own = self.squashed or self.gsde is not None
-        return actions.continuous_size * (2 if own else 1) + actions.mask_size
+        with_sigma = self.squashed or self.gsde is not None
+        return actions.continuous_size * (2 if with_sigma else 1) + actions.mask_size
 
     @property
     def output_size(self) -> int:
@@ -326,13 +326,8 @@ def policy_layout(design: PolicyDesign) -> Layout:
     return tuple(tensors) if shape is None else (*tensors, ("log_sigma", shape))
 
 
-def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
-    """Return each discrete branch's slice of columns in a row of choices (logits, masks)."""
-    return consecutive_slices(spec.actions.discrete_branches)
-
-
 def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
-    """Return the slices of adjacent parts with these sizes."""
+    """Return the slices of adjacent parts with these sizes, such as each branch's columns in logits or masks."""
     slices, at = [], 0
     for size in sizes:
         slices.append(slice(at, at + size))

@@ -92,9 +92,9 @@ class AgentMemories:
     def forget(self, agent_ids: Numbers) -> None:
         """Drop the memories of agents whose episodes have ended; unknown agents are ignored."""
         slots = self._slots.find(np.unique(agent_ids))
-        known = slots[slots != NOBODY]
-        if len(known):
-            self._slots.remove(known)
+        occupied = slots[slots != NOBODY]
+        if len(occupied):
+            self._slots.remove(occupied)
 
     def clear(self) -> None:
         """Drop the memories of all agents."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,10 @@ class EncodedObservations:
     """[n, V] all vectors: float64 if `ObservationLayout.exact`, otherwise float32."""
     others: tuple[Array, ...] = ()
     """One array [n, *shape] per image and set, in spec order, each in its own dtype."""
+
+    def rows(self, which: NDArray[Any] | slice) -> EncodedObservations:
+        """Return the rows that `which` selects: views for a slice, otherwise copies."""
+        return EncodedObservations(self.vectors[which], tuple(map(itemgetter(which), self.others)))
 
 
 class ObservationLayout:
@@ -102,14 +107,14 @@ class ObservationLayout:
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),
         )
 
-    def as_columns(self, encoded: EncodedObservations) -> dict[str, Array]:
+    def as_columns(self, encoded: EncodedObservations, prefix: str = "") -> dict[str, Array]:
         """Return encoded observations as a dict whose keys are the column names from `columns`."""
         arrays = (encoded.vectors, *encoded.others)
-        return {column.name: array for column, array in zip(self.columns(), arrays, strict=True)}
+        return {column.name: array for column, array in zip(self.columns(prefix), arrays, strict=True)}
 
-    def from_columns(self, columns: Mapping[str, Array]) -> EncodedObservations:
+    def from_columns(self, columns: Mapping[str, Array], prefix: str = "") -> EncodedObservations:
         """Invert `as_columns`."""
-        vectors, *others = (columns[column.name] for column in self.columns())
+        vectors, *others = (columns[column.name] for column in self.columns(prefix))
         return EncodedObservations(vectors, tuple(others))
 
 

@@ -23,7 +23,7 @@ from headrace.stages.policy.design import (
     Exploration,
     Layout,
     PolicyDesign,
-    branch_slices,
+    consecutive_slices,
     split_action_heads,
 )
 from headrace.stages.policy.protocol import Decision, Recall
@@ -109,7 +109,7 @@ class ActionSampler:
         self._step = 0
         self.uniform = False
         """Whether the loaded policy currently samples uniformly and ignores the head outputs."""
-        self._branches = branch_slices(design.spec)
+        self._branches = consecutive_slices(self._actions.discrete_branches)
         self._own_spreads = design.squashed or design.gsde is not None
         self._gaussian_heads = design.head_size - self._actions.mask_size
         self.log_sigma = np.zeros(0, np.float32)

@@ -213,14 +213,14 @@ class GradientParts:
             compiled.kernels.limit(self._gradients.numpy(), self._stretches, norms.numpy(), limit)
             return norms
         with np.errstate(all="ignore"):  # non-finite values stay non-finite
-            found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]  # noqa: C419
-            for runs, norm in zip(self._runs, found, strict=True):
+            of_parts = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]  # noqa: C419
+            for runs, norm in zip(self._runs, of_parts, strict=True):
                 if not norm <= limit:
                     # A zero-dimensional array: NumPy takes half as long to convert a Python number as to scale a run.
                     factor = np.array(limit / (norm + 1e-6), runs[0].dtype)
                     for run in runs:
                         run *= factor
-        return torch.from_numpy(np.array(found)).to(self._gradients.dtype)
+        return torch.from_numpy(np.array(of_parts)).to(self._gradients.dtype)
 
 
 # If a weight's gradient stays 0 (dead ReLU units, images without a pattern), its Adam moments shrink by a tenth each

@@ -71,6 +71,7 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
         self._waiting = 0
         """Number of rows added since the last update, including held-out rows."""
         self._warned = False
+        """Whether the log already says that no episode, or every episode, is held out."""
 
     @property
     def rows_per_update(self) -> int:
@@ -103,10 +104,10 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
         Raises:
             NotFiniteError: if a loss or a weight becomes NaN or infinite; everything is then restored.
         """
-        h, normalizer = self._hyperparameters, self._intake.normalizer
+        h, normalizer, learned = self._hyperparameters, self._intake.normalizer, len(self._examples)
         learning_rate = self._learning_rate()
         report = {"Policy/Learning Rate": learning_rate}
-        if len(self._examples):
+        if learned:
             examples = self._examples.examples()
             report["Losses/Cloning Loss"] = self._likelihood.learn(
                 examples, normalizer, h.num_epoch, h.batch_size, learning_rate, self._random
@@ -116,10 +117,16 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
             report["Policy/Training Log Likelihood"] = trained["Log Likelihood"]
             self.policy_updates += 1
         self._held_out.forget(keep=h.buffer_size)
-        if len(self._held_out):
+        if held := len(self._held_out):
             evaluated = self._likelihood.evaluate(self._held_out.examples(), normalizer)
             report |= {f"Policy/Held-out {name}": value for name, value in evaluated.items()}
-        self._warn()
+        if h.held_out and not self._warned and not (held and learned):
+            self._warned = True
+            log.warning(
+                "%s: hyperparameters.held_out: %d steps are held out, and %d are left to learn from; change held_out, "
+                "which is %g, or raise buffer_size or the number of demonstrations",
+                *(self.context.behavior, held, learned, h.held_out),
+            )
         rows, self._waiting = self._waiting, 0
         self._examples.clear()
         self.version += 1
@@ -143,17 +150,6 @@ class BCTrainer(BuiltInTrainer[BCHyperparameters]):
     def parameter_counts(self) -> Mapping[str, int]:
         """Return the number of the actor's parameters."""
         return {"actor": self._network.values.numel()}
-
-    def _warn(self) -> None:
-        """Warn once if episodes should be held out, but either no episode or every episode is held out."""
-        share, held, learned = self._hyperparameters.held_out, len(self._held_out), len(self._examples)
-        if share and not self._warned and not (held and learned):
-            self._warned = True
-            log.warning(
-                "%s: hyperparameters.held_out: %d steps are held out, and %d are left to learn from; change held_out, "
-                "which is %g, or raise buffer_size or the number of demonstrations",
-                *(self.context.behavior, held, learned, share),
-            )
 
 
 # The expert's steps, for training or evaluation: encoded, and with actions in the learner's form.
@@ -209,7 +205,7 @@ class ExampleBuffer:
     def forget(self, keep: int) -> None:
         """Drop the oldest trajectories, as long as at least `keep` steps remain."""
         ends = np.cumsum(self._lengths)
-        dropped = int((len(self) - ends >= keep).sum())
+        dropped = int((self._lengths.sum() - ends >= keep).sum())
         if dropped:
             columns, lengths = self._joined(), self._lengths[dropped:]
             self.clear()

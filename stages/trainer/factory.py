@@ -28,13 +28,17 @@ def make_trainer(context: TrainerContext) -> Trainer:
     from headrace.stages.trainer.fast.accelerate import accelerate  # imports torch
 
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
-    found, context = find_trainer(trainer_type, context.folder, path), replace(context, accelerate=accelerate)
+    make, context = find_trainer(trainer_type, context.folder, path), replace(context, accelerate=accelerate)
     try:
-        with defaults_of(found):
-            return found(context)
+        with defaults_of(make):
+            return make(context)
     except ValidationError as error:  # a subclass's base class validates the YAML's hyperparameters as its own
+        mistakes = [f"{trainer_type} can't be created from the YAML's hyperparameters:"]
+        for detail in error.errors(include_url=False):
+            key = ".".join([f"{dotted(path)}.hyperparameters", *map(str, detail["loc"])])
+            mistakes.append(f"{key}: {detail['msg']}, got {detail['input']!r}")
         with blaming(*path, "hyperparameters"):
-            raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
+            raise LoadError("\n".join(mistakes)) from error
     except (StageError, SpecError, ConfigError):
         raise
     except Exception as error:
@@ -56,17 +60,9 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
         LoadError: if the class can't be imported, is not a Trainer, or needs columns that no policy provides.
     """
     where = f"{dotted(path)}.trainer_type"
-    found = trainer_class(trainer_type, folder, path)
+    named = trainer_class(trainer_type, folder, path)
     with blaming(*path, "trainer_type"):
-        if not (isinstance(found, type) and issubclass(found, Trainer)):
-            raise LoadError(f"{where}: {trainer_type}: expected a class derived from headrace.Trainer, got {found!r}")
+        if not (isinstance(named, type) and issubclass(named, Trainer)):
+            raise LoadError(f"{where}: {trainer_type}: expected a class derived from headrace.Trainer, got {named!r}")
         check_extra_columns(trainer_kind(trainer_type, folder, path).extra_columns, f"{where}: {trainer_type}")
-    return found
-
-
-def _describe(error: ValidationError, where: str, trainer_type: str) -> str:
-    found = [
-        f"{'.'.join([where, *map(str, detail['loc'])])}: {detail['msg']}, got {detail['input']!r}"
-        for detail in error.errors(include_url=False)
-    ]
-    return f"{trainer_type} can't be created from the YAML's hyperparameters:\n" + "\n".join(found)
+    return named

@@ -48,13 +48,13 @@ from headrace.stages.trainer.on_policy.trainer import (
     Coefficients,
     OnPolicyTrainer,
     RolloutBuffer,
-    SequenceCuts,
     accumulated,
     gathered_sequences,
     next_values,
 )
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
 from headrace.stages.trainer.replay.replay_memory import LazyColumn, ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 Floats = NDArray[np.float64]
 VALUES = "recorded_values"
@@ -156,10 +156,10 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
             part, ends = self.context.replicas.part(len(trajectories["lengths"])), np.cumsum(trajectories["lengths"])
             pieces, first = part.rows, int(ends[part.rows.start - 1]) if part.rows.start else 0
             here = ReplicaSlice(slice(first, int(ends[part.rows.stop - 1])), part.weight)
-        own, lengths, places = here.rows, trajectories["lengths"][pieces], None
+        span, lengths, places = here.rows, trajectories["lengths"][pieces], None
 
         def joined(of_rows: Array, finals: Array) -> Array:
-            return np.concatenate([of_rows[own], finals[pieces]])
+            return np.concatenate([of_rows[span], finals[pieces]])
 
         observed, finally_observed = batch.observations(), batch.observations("next_")
         others = tuple(map(joined, observed.others, finally_observed.others))
@@ -167,9 +167,10 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         previous_actions = joined(*batch.previous_action_features()) if batch.sequences else None
         inputs = self._input_rows(EncodedObservations(vectors, others), previous_actions)
         if batch.sequences:
-            n, k = own.stop - own.start, len(lengths)
+            n, k = span.stop - span.start, len(lengths)
             in_order = np.insert(np.arange(n), np.cumsum(lengths), n + np.arange(k))
-            padded, real = SequenceCuts.of(lengths + 1, int(lengths.max()) + 1).padded(np.arange(k))
+            padded, mask = SequenceCuts.of(lengths + 1, int(lengths.max()) + 1).padded(np.arange(k))
+            real = np.flatnonzero(mask)
             places = self._to_device(np.concatenate([real[in_order < n], real[in_order >= n]]))
             memories = self._to_device(batch.sequences["memories"][pieces])
             inputs = gathered_sequences(inputs, in_order[padded], memories)
@@ -180,10 +181,10 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
             means = np.zeros((len(batch), self._spec.actions.continuous_size), np.float32)
             of_choices = np.where(rows["action_masks"], np.float32(0), np.float32(MASK_PENALTY))
             penalties = np.concatenate([means, of_choices], axis=1)
-        own_fresh = min(max(fresh - own.start, 0), own.stop - own.start)
+        own_fresh = min(max(fresh - span.start, 0), span.stop - span.start)
         recorded_heads = recorded_values = None
         if replayed is not None:
-            some = slice(own.start + own_fresh - fresh, own.stop - fresh)
+            some = slice(span.start + own_fresh - fresh, span.stop - fresh)
             recorded_values = self._to_device(replayed[VALUES][some])
             if self._asked_columns:
                 acted = replayed[ACTION_HEADS][some].copy()
@@ -194,11 +195,11 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, "ImpalaUpdate"]):
         return Unrolls(
             inputs,
             places,
-            self._to_device(rows["continuous_actions"][own]),
-            self._to_device(rows["discrete_actions"][own].astype(np.int64)).unsqueeze(2).unbind(1),
-            None if penalties is None else self._to_device(penalties[own]),
-            rows["log_probs"][own].sum(axis=1),
-            rewards[own] if h.reward_clipping == "none" else clipped_rewards(rewards[own], h.reward_clipping),
+            self._to_device(rows["continuous_actions"][span]),
+            self._to_device(rows["discrete_actions"][span].astype(np.int64)).unsqueeze(2).unbind(1),
+            None if penalties is None else self._to_device(penalties[span]),
+            rows["log_probs"][span].sum(axis=1),
+            rewards[span] if h.reward_clipping == "none" else clipped_rewards(rewards[span], h.reward_clipping),
             lengths,
             trajectories["terminated"][pieces][:, None] & ~self._signals.ignore_termination,
             own_fresh,
@@ -336,13 +337,13 @@ class ImpalaUpdate(NetworkUpdate):
         share, factors = unrolls.here.weight, torch.tensor(costs, device=losses.device)
         total = losses @ factors
         self.backward(unrolls, weights, targets, (costs / counts).tolist(), share, total)
-        *found, norm = self._step(losses.detach() * share, factors, LOSSES, coefficients.learning_rate, step)
+        *results, norm = self._step(losses.detach() * share, factors, LOSSES, coefficients.learning_rate, step)
         statistics = dict[str, float]()
-        for name, loss in zip(LOSSES, found, strict=True):
+        for name, loss in zip(LOSSES, results, strict=True):
             if h.batch_size_from_replay or not name.endswith("_cloning"):
                 statistics[f"loss/{name}"] = loss
         statistics |= {"grad_norm": norm, "learning_rate": coefficients.learning_rate}
-        statistics |= {"entropy_cost": coefficients.beta, "Policy/Entropy": -found[2] * counts[2] / rows}
+        statistics |= {"entropy_cost": coefficients.beta, "Policy/Entropy": -results[2] * counts[2] / rows}
         part = n * share / rows
         statistics |= ratio_statistics(log_ratios, self._limits, part, self.replicas, values.device)
         return UpdateResult(statistics, of_critic[:n], targets)
@@ -525,8 +526,8 @@ def ratio_statistics(
     means = np.array([rho.mean(), clipped.mean(), trace.mean(), (beyond - log_ratios).mean()])
     least, greatest = 1.0 + beyond.min(), 1.0 + beyond.max()
     if replicas.size > 1:
-        each = on_host(replicas.of_each(torch.tensor([*(share * means), least, greatest], device=device)))
-        means, least, greatest = each[:, :4].sum(axis=0), each[:, 4].min(), each[:, 5].max()
+        of_replicas = on_host(replicas.of_each(torch.tensor([*(share * means), least, greatest], device=device)))
+        means, least, greatest = of_replicas[:, :4].sum(axis=0), of_replicas[:, 4].min(), of_replicas[:, 5].max()
     names = "Importance Ratio", "Clipped Ratios", "Trace Coefficient", "Approximate KL", "Ratio Min", "Ratio Max"
     statistics = dict[str, float]()
     for name, value in zip(names, (*means, least, greatest), strict=True):
@@ -638,8 +639,9 @@ class UnrollReplay:
         for number, place in enumerate(places.tolist()):  # of two unrolls with the same position, the later one stays
             if place >= self._capacity:
                 continue
-            own, pieces = slice(number * self._length, (number + 1) * self._length), slice(*firsts[number : number + 2])
-            unroll = {column.name: rows[column.name][own].copy() for column in self._rows}
+            span = slice(number * self._length, (number + 1) * self._length)
+            pieces = slice(*firsts[number : number + 2])
+            unroll = {column.name: rows[column.name][span].copy() for column in self._rows}
             unroll |= {column.name: trajectories[column.name][pieces].copy() for column in self._trajectories}
             self._unrolls[place] = unroll
 

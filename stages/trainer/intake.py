@@ -65,19 +65,19 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
     Raises:
         StageError: if the behaviour has no actions to learn, or settings for noise that does not apply to its actions.
     """
-    if not context.spec.actions.log_prob_size:
+    gsde, actions = context.settings.network_settings.gsde, context.spec.actions
+    if not actions.log_prob_size:
         raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
-    if context.settings.network_settings.gsde is not None and not context.spec.actions.continuous_size:
+    if gsde is not None and not actions.continuous_size:
         raise StageError(
             f"{context.behavior}: network_settings.gsde adds noise to continuous actions, but all actions are "
             "discrete; remove gsde ('gsde: null' if default_settings has it)"
         )
-    gsde, unbounded = context.settings.network_settings.gsde, context.spec.actions.unbounded
-    if gsde is not None and gsde.squash_output and unbounded:
+    if gsde is not None and gsde.squash_output and actions.unbounded:
         raise StageError(
             f"{context.behavior}: network_settings.gsde.squash_output squashes actions to their bounds, but actions "
-            f"{', '.join(map(str, unbounded))}, counted from 0, have no bounds; remove squash_output, or remove "
-            "environment.action_bounds"
+            f"{', '.join(map(str, actions.unbounded))}, counted from 0, have no bounds; remove squash_output, or "
+            "remove environment.action_bounds"
         )
     return replace(design_of(context.spec, context.settings, context.folder), products=context.products)
 

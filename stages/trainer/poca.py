@@ -33,10 +33,18 @@ from headrace.stages.policy.network.actor_critic import FlatActor, WithActor, va
 from headrace.stages.policy.network.body import ActorNetwork, Encoders, Memory
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear, on_host, to_device
+from headrace.stages.policy.network.layers import (
+    ACTIVATIONS,
+    Inputs,
+    attention_linear,
+    gathered,
+    linear,
+    on_host,
+    to_device,
+)
 from headrace.stages.policy.network.sets import HEADS, residual_attention
 from headrace.stages.trainer.on_policy.rollout import Minibatch
-from headrace.stages.trainer.on_policy.trainer import Coefficients, RolloutBuffer, SequenceCuts, gathered_others
+from headrace.stages.trainer.on_policy.trainer import Coefficients, RolloutBuffer
 from headrace.stages.trainer.ppo import (
     VALUES,
     CriticValues,
@@ -47,6 +55,7 @@ from headrace.stages.trainer.ppo import (
     clipped_policy_loss,
 )
 from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.trajectories import SequenceCuts, numbered
 
 log = logging.getLogger(__name__)
 
@@ -128,20 +137,20 @@ class POCATrainer(PPOTrainer):
         finals, empty = self._teams_at_end(mates, left, by_turns)
         over = empty & ~trajectories["group_left"] if self._buffer.grouped else empty
         if cuts is None:
-            found = CriticValues(self._one_step_values(teams), self._one_step_values(finals))
+            joined = CriticValues(self._one_step_values(teams), self._one_step_values(finals))
         else:
             block = max(1, self._rows_per_pass // teams.width)
-            found = self._evaluate_sequences(teams.teams, finals.teams, cuts, block)
-        (values, baselines), (final_values, _) = (np.split(e, 2, axis=1) for e in (found.values, found.final_values))
+            joined = self._evaluate_sequences(teams.teams, finals.teams, cuts, block)
+        (values, baselines), (final_values, _) = (np.split(e, 2, axis=1) for e in (joined.values, joined.final_values))
         # If teammates remain but none of their observations is known, the group is assumed to keep its value.
         last = np.cumsum(trajectories["lengths"]) - 1
         final_values = np.where((empty & ~over)[:, None], values[last], final_values)
         goes_on = self._signals.ignore_termination
         if goes_on.any():  # for these signals, all members count as still present
             complete, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
-            beyond = np.split(self._one_step_values(complete, found.memories_after), 2, axis=1)[0]
+            beyond = np.split(self._one_step_values(complete, joined.memories_after), 2, axis=1)[0]
             final_values = np.where(goes_on, beyond, final_values)
-        return replace(found, values=values, final_values=final_values), baselines, over
+        return replace(joined, values=values, final_values=final_values), baselines, over
 
     def _teams_at_end(
         self, mates: Mates, left: NDArray[np.bool_], by_turns: bool
@@ -164,13 +173,13 @@ class POCATrainer(PPOTrainer):
     def _one_step_values(self, teams: TeamRows, memories: Tensor | None = None) -> Floats:
         """Return the values and baselines [n, 2S] of all teams, each evaluated for one step from its memories."""
         replicas, block = self.context.replicas, max(1, self._rows_per_pass // teams.width)
-        found, numbers, here = list[Tensor](), np.arange(len(teams))[:, None], replicas.part(len(teams))
+        values, numbers, here = list[Tensor](), np.arange(len(teams))[:, None], replicas.part(len(teams))
         with torch.no_grad():
             for at in range(here.rows.start, here.rows.stop, block):
                 some = slice(at, min(at + block, here.rows.stop))
                 before = None if memories is None else memories[some]
-                found.append(self._critic.evaluate(teams.teams(numbers[some], before))[0])
-        return on_host(replicas.gathered(torch.cat(found), here, len(teams)))
+                values.append(self._critic.evaluate(teams.teams(numbers[some], before))[0])
+        return on_host(replicas.gathered(torch.cat(values), here, len(teams)))
 
 
 # The update: PPO's losses, and the loss of the counterfactual baseline.
@@ -188,7 +197,7 @@ class POCAUpdate(PPOUpdate):
         heads = self.network.heads(batch.inputs)
         values, baselines, _ = self.network.module.critic(batch.teams)
         if batch.real is not None:  # drop padding, so plain means are masked means
-            heads, values, baselines = (each.index_select(0, batch.real) for each in (heads, values, baselines))
+            heads, values, baselines = (outputs.index_select(0, batch.real) for outputs in (heads, values, baselines))
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
         log_ratios = log_probs - batch.old_log_probs
         policy = clipped_policy_loss(log_ratios, batch.advantages, coefficients.epsilon)
@@ -285,8 +294,8 @@ class GroupCritic(nn.Module):
         seeing = nn.functional.silu(self.seeing(seen))[teams.members]
         doing = nn.functional.silu(self.doing(torch.cat([seen, teams.actions], dim=1)))[teams.members[:, 1:]]
         both = torch.cat([seeing, torch.cat([seeing[:, :1], doing], dim=1)])
-        there = teams.present.repeat(2, 1)
-        x = self.layers(residual_attention(both, there, self.query, self.key, self.value, self.out))
+        present = teams.present.repeat(2, 1)
+        x = self.layers(residual_attention(both, present, self.query, self.key, self.value, self.out))
         after = None
         if self.memory is not None:
             before = None if teams.memories is None else torch.cat(teams.memories.chunk(2, dim=1))
@@ -335,7 +344,7 @@ class TeamRows:
         inputs: the agents' observations.
         actions: [N, P] the agents' actions.
         mates: the teammates, as indices among the same N.
-        own: [N] true if the agent itself is present.
+        present: [N] true if the agent itself is present.
         largest: the number of members of the largest group so far.
 
     Attributes:
@@ -343,11 +352,11 @@ class TeamRows:
         width: the number of members gathered for each team, including absent ones.
     """
 
-    def __init__(self, inputs: Inputs, actions: Tensor, mates: Mates, own: NDArray[np.bool_], largest: int) -> None:
+    def __init__(self, inputs: Inputs, actions: Tensor, mates: Mates, present: NDArray[np.bool_], largest: int) -> None:
         self._inputs = inputs
         self._actions = actions
-        self._members = np.concatenate([np.arange(len(own))[:, None], mates.numbers], axis=1)
-        self._present = np.concatenate([own[:, None], mates.present], axis=1)
+        self._members = np.concatenate([np.arange(len(present))[:, None], mates.numbers], axis=1)
+        self._present = np.concatenate([present[:, None], mates.present], axis=1)
         self.device = inputs.vectors.device
         self.width = self._members.shape[1]
         self._size = (self._present.sum(1, keepdims=True) * (2.0 / largest) - 1.0).astype(np.float32)
@@ -362,12 +371,12 @@ class TeamRows:
         # An agent in several teams is encoded once.
         distinct, places = np.unique(self._members[rows], return_inverse=True)
         device, numbers, others = self.device, torch.from_numpy(distinct), tuple[Tensor, ...]()
-        there = to_device(numbers, device)
+        index = to_device(numbers, device)
         if self._inputs.others:
-            others = gathered_others(self._inputs.others, numbers, device)
+            others = gathered(self._inputs.others, numbers, device)
         return Teams(
-            Inputs(self._inputs.vectors.index_select(0, there), others),
-            self._actions.index_select(0, there),
+            Inputs(self._inputs.vectors.index_select(0, index), others),
+            self._actions.index_select(0, index),
             to_device(torch.from_numpy(places.reshape(len(rows), self.width)), device),
             to_device(torch.from_numpy(self._present[rows]), device),
             to_device(torch.from_numpy(self._size[rows]), device),
@@ -375,10 +384,10 @@ class TeamRows:
             sequences.shape[1],
         )
 
-    def of_minibatch(self, own: Minibatch) -> Teams:
+    def of_minibatch(self, minibatch: Minibatch) -> Teams:
         """Gather the teams of a minibatch's inputs."""
-        rows = own.rows if own.padded is None else own.padded
-        return self.teams(rows.numpy().reshape(-1, own.inputs.sequence_length), own.critic_memories)
+        rows = minibatch.rows if minibatch.padded is None else minibatch.padded
+        return self.teams(rows.numpy().reshape(-1, minibatch.inputs.sequence_length), minibatch.critic_memories)
 
 
 # The members of a group at one moment, found by sorting. A moment is a tick of one actor. Teammates are members of the
@@ -439,7 +448,7 @@ def mates_in(buffer: RolloutBuffer, at_end: bool = False) -> Mates:
     members = trajectories["sources"], trajectories["group_ids"]
     if at_end:
         return mates_of(*members, trajectories["next_ticks"])
-    sources, group_ids = (each.repeat(lengths) for each in members)
+    sources, group_ids = (column.repeat(lengths) for column in members)
     return mates_of(sources, group_ids, buffer.rows["ticks"])
 
 
@@ -454,13 +463,7 @@ def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     rows, trajectories = dict(state["rows"]), dict(state["trajectories"])
     sources = trajectories["sources"]
-    rows["ticks"] = _moments(sources.repeat(trajectories["lengths"]), rows["ticks"])
-    trajectories["next_ticks"] = _moments(sources, trajectories["next_ticks"])
+    rows["ticks"] = numbered(sources.repeat(trajectories["lengths"]), rows["ticks"])
+    trajectories["next_ticks"] = numbered(sources, trajectories["next_ticks"])
     trajectories["sources"] = np.full_like(sources, NO_ACTOR)
     return {**state, "rows": rows, "trajectories": trajectories}
-
-
-def _moments(sources: NDArray[np.int64], ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-    _, first, which = np.unique(np.stack([sources, ticks]), axis=1, return_index=True, return_inverse=True)
-    numbers: NDArray[np.int64] = first.argsort().argsort()[which.reshape(-1)]
-    return numbers

@@ -39,13 +39,12 @@ from headrace.stages.trainer.on_policy.rollout import Minibatch, Rollout
 from headrace.stages.trainer.on_policy.trainer import (
     Coefficients,
     OnPolicyTrainer,
-    SequenceCuts,
     accumulated,
     gathered_sequences,
     next_values,
 )
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, TrainerContext
-from headrace.stages.trainer.trajectories import AgentTable, Chains
+from headrace.stages.trainer.trajectories import AgentTable, Chains, SequenceCuts
 
 Floats = NDArray[np.float64]
 Gather = Callable[[NDArray[np.int64], Tensor], Any]
@@ -108,11 +107,9 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         statistics = update.run(prepared.rollout, coefficients, self._random, self.step, after_each)
         if self._cloning is not None:
             self._report(self._cloning.update(self.step))
-        memories, after, chains = self._critic_memories, prepared.values.memories_after, buffer.chains
-        if memories is not None and after is not None and chains is not None:
-            last, trajectories = chains.latest, buffer.trajectories
-            agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
-            memories.keep(agents, episodes, after.cpu().numpy()[last], buffer.ended[last], self.version + 1)
+        memories, after = self._critic_memories, prepared.values.memories_after
+        if memories is not None and after is not None:
+            memories.keep(buffer.chains, after.cpu().numpy(), self.version + 1)
         if update.anchor is not None:
             pace = coefficients.learning_rate / self._hyperparameters.learning_rate
             update.anchor.follow(len(buffer) * pace)
@@ -147,11 +144,10 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, "PPOUpdate"]):
         buffer, chains = self._buffer, self._buffer.chains
         lengths = buffer.trajectories["lengths"]
         if self._critic_memories is None:  # a critic that shares the actor's body; the rows record its memories
-            initial, chains = buffer.sequences["memories"][cuts.first], Chains.unlinked(len(lengths))
+            initial = buffer.sequences["memories"][cuts.first]
+            chains = Chains.of(np.arange(len(lengths)), chains.episodes, chains.ended)  # none continues another
         else:
-            assert chains is not None, "the buffer follows agents with memory"
-            agents = buffer.trajectories["agent_ids"], buffer.trajectories["episode_ids"]
-            initial = self._critic_memories.values_of(*agents)
+            initial = self._critic_memories.values_of(chains)
         before = torch.from_numpy(initial).to(self.context.device)
         return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, before, block)
 
@@ -346,23 +342,23 @@ class PPOUpdate(NetworkUpdate):
             words = not_finite(self.names, table.numpy(), "learning_rate, max_grad_norm,")
             raise NotFiniteError(f"{self.spec.name}: update at step {step}: {words}")
         # The policy loss as ML-Agents reports it: the mean of its absolute values.
-        found = {"Losses/Policy Loss": float(table[:, 0].abs().mean()), "Losses/Value Loss": float(table[:, 1].mean())}
+        report = {"Losses/Policy Loss": float(table[:, 0].abs().mean()), "Losses/Value Loss": float(table[:, 1].mean())}
         for column, name in enumerate(self.names[2:-1], 2):
-            found[f"Losses/{name.title()}"] = float(table[:, column].mean())
+            report[f"Losses/{name.title()}"] = float(table[:, column].mean())
         for column, name in enumerate(self.measures, len(self.names)):
-            found[f"Policy/{name}"] = float(results[:, column].mean())
+            report[f"Policy/{name}"] = float(results[:, column].mean())
         of_parts = torch.stack(norms).cpu()
-        found["Policy/Gradient Norm"] = float(of_parts.square().sum(dim=1).sqrt().mean())
+        report["Policy/Gradient Norm"] = float(of_parts.square().sum(dim=1).sqrt().mean())
         if of_parts.shape[1] > 1:
-            found["Policy/Actor Gradient Norm"], found["Policy/Critic Gradient Norm"] = of_parts.mean(dim=0).tolist()
+            report["Policy/Actor Gradient Norm"], report["Policy/Critic Gradient Norm"] = of_parts.mean(dim=0).tolist()
         if change is not None:
             kl, clipped, least, greatest = change.cpu().numpy().astype(np.float64).T
-            found |= {"Policy/Approximate KL": float(kl.sum()), "Policy/Clip Fraction": float(clipped.sum())}
-            found |= {"Policy/Ratio Min": float(least.min()), "Policy/Ratio Max": float(greatest.max())}
+            report |= {"Policy/Approximate KL": float(kl.sum()), "Policy/Clip Fraction": float(clipped.sum())}
+            report |= {"Policy/Ratio Min": float(least.min()), "Policy/Ratio Max": float(greatest.max())}
         if h.target_kl is not None:
-            found["Policy/Epochs"] = float(epoch)
-        found |= {"Policy/Entropy": float(table[:, -1].mean()), "Policy/Learning Rate": coefficients.learning_rate}
-        return found | {"Policy/Epsilon": coefficients.epsilon, "Policy/Beta": coefficients.beta}
+            report["Policy/Epochs"] = float(epoch)
+        report |= {"Policy/Entropy": float(table[:, -1].mean()), "Policy/Learning Rate": coefficients.learning_rate}
+        return report | {"Policy/Epsilon": coefficients.epsilon, "Policy/Beta": coefficients.beta}
 
     def step(self, minibatch: Any, coefficients: Coefficients, weights: Tensor, measure: bool) -> GradientStep:
         """Take a gradient step.
@@ -459,10 +455,10 @@ class PPOUpdate(NetworkUpdate):
             if number % replicas.size != replicas.rank:
                 parts.append(torch.zeros_like(batch.old_log_probs))
                 continue
-            found = self.heads(batch.inputs)
+            outputs = self.heads(batch.inputs)
             if batch.real is not None:
-                found = found.index_select(0, batch.real)
-            parts.append(self.log_probs_and_entropy(found, batch)[0])
+                outputs = outputs.index_select(0, batch.real)
+            parts.append(self.log_probs_and_entropy(outputs, batch)[0])
         of_all = torch.cat(parts)
         if heads is None and replicas.size > 1:
             replicas.add_up(of_all)
@@ -577,8 +573,8 @@ def evaluate_rows(
             else:
                 judged = network.evaluate(inputs)[0]
             values.append(judged)
-    found = torch.cat(values)
-    both = on_host(found if replicas.size == 1 else replicas.gathered(found, here, len(vectors)))
+    evaluated = torch.cat(values)
+    both = on_host(evaluated if replicas.size == 1 else replicas.gathered(evaluated, here, len(vectors)))
     return CriticValues(both[:n], both[n:], heads=torch.cat(of_actor)[:n] if heads else None)
 
 
@@ -611,7 +607,7 @@ def evaluate_sequences(
     device, after, values = initial.device, initial.clone(), None
     before = torch.zeros(len(cuts), initial.shape[1], device=device)
 
-    def there(numbers: NDArray[np.int64]) -> Tensor:
+    def on_device(numbers: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(numbers).to(device)
 
     def pieces(which: NDArray[np.int64], memories: Tensor) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
@@ -619,28 +615,28 @@ def evaluate_sequences(
         for number in range(-(-int(lengths[which].max()) // cuts.length)):
             going = np.flatnonzero(lengths[which] > number * cuts.length)
             sequences = cuts.first[which[going]] + number
-            before[there(sequences)] = memories[there(going)]
+            before[on_device(sequences)] = memories[on_device(going)]
             starts, sizes = cuts.starts[sequences].copy(), cuts.sizes[sequences]
             size = 1 << (cuts.length.bit_length() - 1)
             while size:
                 some = np.flatnonzero(sizes & size)
-                each = max(1, block // size)
-                for at in range(0, len(some), each):
-                    chosen = some[at : at + each]
-                    yield starts[chosen][:, None] + np.arange(size), there(going[chosen])
+                per_pass = max(1, block // size)
+                for at in range(0, len(some), per_pass):
+                    chosen = some[at : at + per_pass]
+                    yield starts[chosen][:, None] + np.arange(size), on_device(going[chosen])
                 starts[some] += size
                 size >>= 1
 
     with torch.no_grad():
         for which in chains.rounds:
             previous = chains.previous[which]
-            memories = after[there(np.where(previous < 0, which, previous))]
+            memories = after[on_device(np.where(previous < 0, which, previous))]
             for numbers, agents in pieces(which, memories):
-                found, memories[agents] = network.evaluate(rows(numbers, memories[agents]))
+                evaluated, memories[agents] = network.evaluate(rows(numbers, memories[agents]))
                 if values is None:  # the first evaluation determines the number of signals
-                    values = torch.empty(int(lengths.sum()), found.shape[1], device=device)
-                values[there(numbers.reshape(-1))] = found
-            after[there(which)] = memories
+                    values = torch.empty(int(lengths.sum()), evaluated.shape[1], device=device)
+                values[on_device(numbers.reshape(-1))] = evaluated
+            after[on_device(which)] = memories
         last, final_values = np.arange(len(lengths))[:, None], list[Tensor]()
         for at in range(0, len(lengths), block):
             final_values.append(network.evaluate(finals(last[at : at + block], after[at : at + block]))[0])

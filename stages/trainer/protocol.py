@@ -134,12 +134,12 @@ class TrainerContext:
     """The replicas that learn together with this trainer, each from its part of every minibatch."""
 
     @contextmanager
-    def naming_behavior(self) -> Iterator[None]:
-        """Prefix a `StageError` raised in the `with` block with the behaviour's name."""
+    def naming_behavior(self, part: str = "") -> Iterator[None]:
+        """Prefix a `StageError` raised in the `with` block with the behaviour's name, and a part's if given."""
         try:
             yield
         except StageError as error:
-            raise StageError(f"{self.behavior}: {error}") from error
+            raise StageError(f"{self.behavior}: {part and f'{part}: '}{error}") from error
 
 
 class Trainer(ABC):
@@ -378,8 +378,8 @@ def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> 
     """
     if not off_policy:
         hyperparameters = settings.hyperparameters
-        own = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
-        return settings.time_horizon if own is None else own
+        length = None if isinstance(hyperparameters, Mapping) else hyperparameters.longest_piece
+        return settings.time_horizon if length is None else length
     memory = settings.network_settings.memory
     rows = _own_rows(settings, off_policy) or _OFF_POLICY_ROWS
     return min(settings.time_horizon, max(1, -(-rows // agents)) if memory is None else memory.sequence_length)

@@ -41,7 +41,7 @@ from headrace.stages.policy.network.flat_parameters import FlatParameters, seede
 from headrace.stages.policy.network.layers import Inputs, squashed_sample, to_device
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import Adam, flushed_denormals, not_finite
-from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.imitation.cloning import BehavioralCloning, ClonedActor
 from headrace.stages.trainer.intake import BuiltInTrainer, ObservationPreprocessor, with_group_rewards
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, ReplicaSlice, TrainerContext
 from headrace.stages.trainer.replay.hindsight import HindsightMemory
@@ -57,12 +57,12 @@ from headrace.stages.trainer.replay.replay_memory import (
     as_replayed,
     part_of,
     read_replay,
-    replayed_columns,
     statistics_of,
     write_replay,
 )
 from headrace.stages.trainer.replay.sharded_replay import AT_ONCE, ShardedReplay
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, Signals
+from headrace.stages.trainer.trajectories import Chains
 
 Network = TypeVar("Network", bound=nn.Module)
 _CALLS_PER_NORM = 8
@@ -102,8 +102,10 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self._update: SACUpdate = context.accelerate(update, context, self._design)
         self.threads_sleep = self._update.threads_sleep
         self._acting_views = self._update.actor.module.acting_views(self._update.actor.parameters)
-        actor = ClonedActor.from_actor(self._design, self._update.actor)
-        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
+        self._cloning: BehavioralCloning | None = None
+        if settings.behavioral_cloning is not None:
+            actor, rate = ClonedActor.from_actor(self._design, self._update.actor), h.learning_rate
+            self._cloning = BehavioralCloning(context, actor, rate, h.batch_size, self._intake, self._random)
         self._memory = self._make_memory()
         self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
         """The replay buffer if it is in shards in separate hosts, else None. If set, await `prepare` before `learn`."""
@@ -113,7 +115,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         self._gammas = torch.tensor(signals.gammas, dtype=torch.float32, device=context.device)
         self._ends = torch.tensor(~signals.ignore_termination, dtype=torch.float32, device=context.device)
         """[S] 1 if a signal ends with the episode, 0 if its value continues beyond."""
-        self._parts = {"update": self._update, "cloning": self._cloning}
+        self._parts = {"signals": signals, "update": self._update, "cloning": self._cloning}
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
         self._counted_steps = 0
@@ -126,13 +128,13 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
             return
         rows, finals = self._intake.encode(batch, self.step)
         self._signals.observe(rows.vectors)
-        if self._signals.others:
-            self._report_episodes(batch, rows, finals)
-        rewarded = with_group_rewards(batch)
-        if self._signals.scale is not None:
-            pieces, ended = rewarded.trajectories, rewarded.terminated | rewarded.truncated
-            agents, episodes = pieces["agent_ids"], pieces["episode_ids"]
-            self._signals.scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
+        rewarded, scale, pieces = with_group_rewards(batch), self._signals.scale, batch.trajectories
+        if self._signals.others or scale is not None:
+            chains = Chains.of(pieces["agent_ids"], pieces["episode_ids"], batch.terminated | batch.truncated)
+            if self._signals.others:
+                self._report_episodes(batch, rows, finals, chains)
+            if scale is not None:
+                scale.see(rewarded.rewards, rewarded.lengths, chains, self.version)
         self._memory.add(rewarded, rows, finals)
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
@@ -175,16 +177,12 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return networks, optimizers, normaliser, signals, counters and random state, but not the replay memory."""
-        signals = self._signals.state_dict()
         return {
             **super().state_dict(),
             "policy_updates": self.policy_updates,
             **self._pace.state_dict(),
             "unlearned": self._unlearned,
             "normalizer": self._intake.normalizer_state(),
-            "signals": signals["signals"],
-            "episode_rewards": signals["sums"],
-            "reward_scale": signals["scale"],
         }
 
     def use_threads(self, threads: int) -> None:
@@ -193,9 +191,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`. The replay memory is then empty; `load_bulk` fills it."""
-        sums, scale = state["episode_rewards"], state["reward_scale"]
         with self.context.naming_behavior():
-            self._signals.load_state_dict({"signals": state["signals"], "sums": sums, "scale": scale})
             self._intake.load_normalizer(state["normalizer"])
         super().load_state_dict(state)
         self.policy_updates, self._counted_steps = int(state["policy_updates"]), self._update.steps
@@ -228,7 +224,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         """Return the numbers of parameters of the actor, the critics and their target networks."""
         update = self._update
         modules = {"actor": update.actor.module, **dict(update.critics.module.named_children())}
-        counts = {name: sum(each.numel() for each in module.parameters()) for name, module in modules.items()}
+        counts = {name: sum(parameter.numel() for parameter in module.parameters()) for name, module in modules.items()}
         return {**counts, "targets": update.target.values.numel()}
 
     def warm_state(self) -> dict[str, Any]:
@@ -244,7 +240,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
     def _make_memory(self) -> ReplayMemory | ShardedReplay:
         spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory
         if self.context.replay_shards:
-            return ShardedReplay(h.buffer_size, replayed_columns(spec), self.context.replay_shards)
+            return ShardedReplay(spec, self._intake.layout, h.buffer_size, self.context.replay_shards)
         if h.hindsight is not None:
             return HindsightMemory(self.context, self._intake.layout, h.buffer_size, h.hindsight)
         length = 0 if memory is None else memory.sequence_length
@@ -274,14 +270,14 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
 
     def _learn_policy(self) -> None:
         learning_rate = self._learning_rate()
-        found, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
+        measured, losses, parts = list[UpdateMeasures](), list[Tensor](), list[tuple[ReplicaSlice, int]]()
         norms, cloned = list[float](), list[Mapping[str, float]]()
         while self._is_due(self._pace.of_policy):
             measures, part = self._learn_minibatch(learning_rate)
-            found.append(measures)
+            measured.append(measures)
             losses.append(measures.losses)
             parts.append(part)
-            if len(found) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
+            if len(measured) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
                 norms = self._update.gradient_norms()  # measured now, because cloning overwrites the gradients
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self.step))
@@ -298,7 +294,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         continuous = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         statistics["Policy/Continuous Entropy Coeff"] = continuous
         statistics["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0
-        self._report(statistics | statistics_of(found, norms, self._signals.names, self.context.replicas, parts))
+        self._report(statistics | statistics_of(measured, norms, self._signals.names, self.context.replicas, parts))
         for of_cloning in cloned:
             self._report(of_cloning)
         self.context.statistics.add(self.context.behavior, "Policy/Gradient Steps", float(self._update.steps), "last")
@@ -345,7 +341,9 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
         for signal in self._learning:
             self._report(signal.learn(transitions))
 
-    def _report_episodes(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
+    def _report_episodes(
+        self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, chains: Chains
+    ) -> None:
         """Report the sums of the signals' rewards, except the environment's, over the episodes that end in a batch.
 
         Learning does not depend on these rewards: an update recomputes the rewards of the rows that it draws.
@@ -357,8 +355,7 @@ class SACTrainer(BuiltInTrainer[SACHyperparameters]):
             transitions = self._maker.transitions(whole.part(block))
             for column, signal in enumerate(others):
                 rewards[block, column] = signal.rewards(transitions) * signal.strength
-        ended = batch.terminated | batch.truncated
-        self._signals.report_episodes(batch.trajectories, ended, rewards, self.version)
+        self._signals.report_episodes(batch.lengths, chains, rewards, self.version)
 
     def _sample(self) -> ReplayedRows:
         memory = self._memory
@@ -784,8 +781,8 @@ def _bodies(network: nn.Module) -> list[NetworkBody]:
 
 def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
     """Return all linear layers with these names in the network."""
-    found = network.named_modules()
-    return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
+    modules = network.named_modules()
+    return [module for path, module in modules if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
 
 
 def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | None) -> None:

@@ -170,11 +170,11 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         if not item.num_trajectories:  # a batch may contain only episodes or games that have ended
             return False
         if self.takeover.oldest >= 0:
-            own = item.trajectories["first_version"] >= self.takeover.oldest
-            if not own.all():  # steps by an earlier trainer's policies
-                self._returned[item.source] += int(item.trajectories["credits"][~own].sum())
+            of_trainer = item.trajectories["first_version"] >= self.takeover.oldest
+            if not of_trainer.all():  # steps by an earlier trainer's policies
+                self._returned[item.source] += int(item.trajectories["credits"][~of_trainer].sum())
                 self._report_due = True
-                item = item.select(own)
+                item = item.select(of_trainer)
             if not item.num_trajectories:
                 return False
         if self._columns:

@@ -63,14 +63,14 @@ class ThreadChoice:
         if len(self._took) <= ROUNDS * len(self._candidates):
             return
         tried = self._took[1:]
-        each = {n: tried[at :: len(self._candidates)] for at, n in enumerate(self._candidates)}
-        per_row = {n: median(row for _, row in found) for n, found in each.items()}
+        of_threads = {n: tried[at :: len(self._candidates)] for at, n in enumerate(self._candidates)}
+        per_row = {n: median(row for _, row in updates) for n, updates in of_threads.items()}
         best = self._candidates[0]
         for threads in self._candidates[1:]:
             if per_row[threads] < GAIN * per_row[best]:
                 best = threads
         self._chosen = best
-        self._tell(best, {n: median(whole for whole, _ in found) for n, found in each.items()})
+        self._tell(best, {n: median(whole for whole, _ in updates) for n, updates in of_threads.items()})
 
 
 def candidates_for(cores: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Trajectories as pieces of episodes: splitting them, chaining them, and keeping values from one piece to the next.
+"""Trajectories as pieces of episodes: splitting and chaining them, and keeping values from one piece to the next.
 
 Axis letters: N rows of K consecutive trajectories, in order of arrival.
 """
@@ -48,9 +48,7 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
     lengths, groups = trajectories["lengths"], trajectories["group_ids"]
     # Trajectories of teammates close together; an agent without a group counts as a separate group.
     apart = np.where(groups == 0, -1 - np.arange(len(groups)), groups)
-    keys = np.stack([apart, trajectories["next_ticks"]])
-    _, first, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    order = first.argsort().argsort()[which.reshape(-1)]
+    order = numbered(apart, trajectories["next_ticks"])
     ends = np.cumsum(np.bincount(order, lengths).astype(np.int64))
     divided = int(np.searchsorted(ends, room))
     among = order == divided
@@ -58,6 +56,13 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
     before = int(ends[divided - 1]) if divided else 0
     kept[among] = _moments_of_group(lengths[among], ticks[among.repeat(lengths)], room - before)
     return kept
+
+
+def numbered(*keys: Numbers) -> Numbers:
+    """Number the different combinations of keys [n] in the order in which they first occur; return n numbers."""
+    _, first, which = np.unique(np.stack(keys), axis=1, return_index=True, return_inverse=True)
+    numbers: Numbers = first.argsort().argsort()[which.reshape(-1)]
+    return numbers
 
 
 # Learning from the surplus would make updates rarer and leave the next window short of rows (docs/decisions/034).
@@ -145,6 +150,45 @@ def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -
     return earlier
 
 
+# Cuts of trajectories into sequences, for policies with memory.
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceCuts:
+    """The positions of Q sequences among the rows, in row order.
+
+    A sequence is within one trajectory and has at most L rows; a trajectory's last sequence may be shorter.
+    """
+
+    length: int
+    """L, the maximum number of rows per sequence."""
+    starts: Numbers
+    """[Q] the first row of each sequence."""
+    sizes: Numbers
+    """[Q] the number of rows of each sequence, from 1 to L."""
+    first: Numbers
+    """[K] the index of the first sequence in each trajectory."""
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
+        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
+        counts = -(-lengths.astype(np.int64) // length)
+        first = np.cumsum(counts) - counts
+        before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
+        rows_before = np.cumsum(lengths, dtype=np.int64) - lengths
+        starts = np.repeat(rows_before, counts) + before
+        sizes = np.minimum(length, np.repeat(lengths, counts) - before)
+        return cls(length, starts, sizes, first)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def padded(self, which: NDArray[np.integer] | slice) -> tuple[Numbers, NDArray[np.bool_]]:
+        """Return q sequences' row indices [q, L], padded with their last rows, and a mask [q, L], false for padding."""
+        sizes, steps = self.sizes[which][:, None], np.arange(self.length)
+        return self.starts[which][:, None] + np.minimum(steps, sizes - 1), steps < sizes
+
+
 # Chains of trajectories, and the values that a trainer keeps for each agent from one trajectory to the next.
 
 PATIENCE = 100
@@ -154,8 +198,17 @@ an episode's end, or there are enough agents that resetting their memories now a
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Links between trajectories that continue each other, and an order for processing the trajectories."""
+    """The agents of K trajectories, links between trajectories that continue each other, and an order to process them.
 
+    A trajectory that ends its episode has no successor.
+    """
+
+    agents: Numbers
+    """[K] the agent of each trajectory."""
+    episodes: Numbers
+    """[K] the episode of each trajectory."""
+    ended: NDArray[np.bool_]
+    """[K] true if the episode ends with the trajectory."""
     rounds: tuple[Numbers, ...]
     """Indices of trajectories; each trajectory's predecessor, if any, is in the previous round."""
     previous: Numbers
@@ -165,7 +218,7 @@ class Chains:
 
     @classmethod
     def of(cls, agents: Numbers, episodes: Numbers, ended: NDArray[np.bool_]) -> Chains:
-        """Chain trajectories by agent and episode [K]; a trajectory that ends its episode has no successor."""
+        """Chain trajectories by agent and episode."""
         count = len(agents)
         order = np.argsort(agents, kind="stable")
         agent, episode = agents[order], episodes[order]
@@ -178,12 +231,7 @@ class Chains:
         previous[order[~starts]] = order[np.flatnonzero(~starts) - 1]
         by_rank = np.argsort(rank, kind="stable")
         rounds = np.split(order[by_rank], np.cumsum(np.bincount(rank))[:-1]) if count else []
-        return cls(tuple(rounds), previous, latest)
-
-    @classmethod
-    def unlinked(cls, count: int) -> Chains:
-        """Make chains for trajectories that do not continue each other: a single round."""
-        return cls((np.arange(count),), np.full(count, -1, np.int64), np.ones(count, np.bool_))
+        return cls(agents, episodes, ended, tuple(rounds), previous, latest)
 
 
 class AgentTable:
@@ -200,38 +248,28 @@ class AgentTable:
     def __len__(self) -> int:
         return len(self._columns["agents"])
 
-    def values_of(self, agents: Numbers, episodes: Numbers) -> NDArray[Any]:
-        """Return the values [n, width] of agents in these episodes, as a new array; zeros for unknown agents."""
-        known, kept = self._columns["agents"], self._columns["values"]
-        values = np.zeros((len(agents), kept.shape[1]), kept.dtype)
-        if not len(known):
+    def values_of(self, chains: Chains) -> NDArray[Any]:
+        """Return the values [K, width] before each trajectory, as a new array; zeros for agents in new episodes."""
+        agents, kept = self._columns["agents"], self._columns["values"]
+        values = np.zeros((len(chains.agents), kept.shape[1]), kept.dtype)
+        if not len(agents):
             return values
-        at = np.minimum(np.searchsorted(known, agents), len(known) - 1)
-        found = (known[at] == agents) & (self._columns["episodes"][at] == episodes)
-        values[found] = kept[at[found]]
+        at = np.minimum(np.searchsorted(agents, chains.agents), len(agents) - 1)
+        same = (agents[at] == chains.agents) & (self._columns["episodes"][at] == chains.episodes)
+        values[same] = kept[at[same]]
         return values
 
-    def keep(
-        self,
-        agents: Numbers,
-        episodes: Numbers,
-        values: NDArray[Any],
-        ended: NDArray[np.bool_],
-        update: int,
-    ) -> None:
-        """Store n agents' values; forget agents whose episode has ended, and agents absent for `PATIENCE` updates.
+    def keep(self, chains: Chains, values: NDArray[Any], update: int) -> None:
+        """Store the values [K, width] after each agent's last trajectory, unless that ends its episode.
 
-        Args:
-            agents: [n] the agents, each only once.
-            episodes: [n] the episode of each agent.
-            values: [n, width] the values of each agent.
-            ended: [n] true if the episode has ended.
-            update: the update's number, ascending.
+        Agents whose episode has ended are forgotten, and so are agents absent for `PATIENCE` updates; `update` is the
+        update's number, ascending.
         """
-        columns, on = self._columns, ~ended
-        stay = ~np.isin(columns["agents"], agents) & (columns["heard"] > update - PATIENCE)
-        order = np.argsort(np.concatenate([columns["agents"][stay], agents[on]]), kind="stable")
-        new = {"agents": agents, "episodes": episodes, "heard": np.full(len(agents), update), "values": values}
+        columns, on = self._columns, chains.latest & ~chains.ended
+        stay = ~np.isin(columns["agents"], chains.agents) & (columns["heard"] > update - PATIENCE)
+        order = np.argsort(np.concatenate([columns["agents"][stay], chains.agents[on]]), kind="stable")
+        heard = np.full(len(values), update)
+        new = {"agents": chains.agents, "episodes": chains.episodes, "heard": heard, "values": values}
         for name, column in columns.items():
             columns[name] = np.concatenate([column[stay], new[name][on].astype(column.dtype)])[order]
 
@@ -251,38 +289,24 @@ class AgentTable:
         self._columns = {name: np.array(state[name], column.dtype) for name, column in self._columns.items()}
 
 
-def add_to_episodes(
-    table: AgentTable,
-    agents: Numbers,
-    episodes: Numbers,
-    ended: NDArray[np.bool_],
-    amounts: Floats,
-    update: int,
-    chains: Chains | None = None,
-) -> Floats:
+def add_to_episodes(table: AgentTable, chains: Chains, amounts: Floats, update: int) -> Floats:
     """Add up amounts over episodes that arrived in K pieces.
 
     Args:
         table: the sums for unfinished episodes, which this function updates.
-        agents: [K] the agent of each piece.
-        episodes: [K] the episode of each piece.
-        ended: [K] true if the episode ends with the piece.
+        chains: the pieces.
         amounts: [K, width] the amounts that each piece adds.
         update: the update's number, ascending; see `AgentTable.keep`.
-        chains: which piece continues which, if already known.
 
     Returns:
         The sums [E, width] for the episodes that ended.
     """
-    chains = chains or Chains.of(agents, episodes, ended)
-    sums = np.array(amounts)
-    so_far = table.values_of(agents, episodes)
+    sums, so_far = np.array(amounts), table.values_of(chains)
     for which in chains.rounds:
         before = chains.previous[which]
         sums[which] += np.where(before[:, None] < 0, so_far[which], sums[before])
-    last = chains.latest
-    table.keep(agents[last], episodes[last], sums[last], ended[last], update)
-    return sums[ended]
+    table.keep(chains, sums, update)
+    return sums[chains.ended]
 
 
 # Rewards are divided by the running standard deviation of discounted returns, which keeps value targets near 1, as in
@@ -315,27 +339,18 @@ class RewardScale:
         self,
         rewards: NDArray[np.floating[Any]],
         lengths: NDArray[np.integer[Any]],
-        agents: Numbers,
-        episodes: Numbers,
-        ended: NDArray[np.bool_],
+        chains: Chains,
         update: int,
-        chains: Chains | None = None,
     ) -> None:
         """Update the deviation with the rewards [N] of K consecutive trajectories.
-
-        The moments are combined as in Chan, Golub and LeVeque (1979).
 
         Args:
             rewards: [N] the rewards, unscaled.
             lengths: [K] the number of rows of each trajectory.
-            agents: [K] the agent of each trajectory.
-            episodes: [K] the episode of each trajectory.
-            ended: [K] true if the episode ends with the trajectory.
+            chains: the trajectories.
             update: the update's number, ascending; see `AgentTable.keep`.
-            chains: which trajectory continues which, if already known.
         """
-        chains = chains or Chains.of(agents, episodes, ended)
-        discounted, after = np.empty(len(rewards)), self._returns.values_of(agents, episodes)[:, 0]
+        discounted, after = np.empty(len(rewards)), self._returns.values_of(chains)[:, 0]
         starts = np.cumsum(lengths) - lengths
         for which in chains.rounds:
             before = chains.previous[which]
@@ -349,8 +364,7 @@ class RewardScale:
                 returns[:count] += rewards[first[:count] + step]
                 discounted[first[:count] + step] = returns[:count]
             after[which] = discounted[starts[which] + lengths[which] - 1]
-        last = chains.latest
-        self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
+        self._returns.keep(chains, after[:, None], update)
         # Combine the moments with those of the new values, after Chan, Golub and LeVeque (1979).
         count, mean, variance = len(discounted), float(discounted.mean()), float(discounted.var())
         total, delta = self._count + count, mean - self._mean

@@ -12,7 +12,7 @@ from acceptance.harness import BESIDE, Case, Demonstrations, configuration, fina
 
 from headrace.config import RunConfig
 from headrace.stages.environments.factory import EnvironmentRequest, make_group
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 TINY: dict[str, Any] = {
     "trainer_type": "ppo",

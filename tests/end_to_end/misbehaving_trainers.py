@@ -12,8 +12,8 @@ import numpy as np
 
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages import TrajectoryBatch
-from headrace.stages.trainer import Trainer, TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 
 class StrangePolicies(Trainer):

@@ -18,7 +18,7 @@ from headrace.pipeline.run import run
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 HOSTS = {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}}
 VOLLEY: dict[str, Any] = {

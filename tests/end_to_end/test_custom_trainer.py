@@ -22,7 +22,7 @@ from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages import StageError
 from headrace.stages.loading import load_attribute
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.protocol import TrainerContext
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_stages"
 CONFIG = EXAMPLE / "trainer.yaml"

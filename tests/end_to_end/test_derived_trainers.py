@@ -14,7 +14,7 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunFailed
 from headrace.pipeline.policies.export import read_export
 from headrace.pipeline.run import RunResult, run
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 MODULE = """
 from headrace.stages.trainer.sac import SACTrainer

@@ -18,8 +18,8 @@ from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.policies.export import exports_by_step, read_export
 from headrace.pipeline.run import RunOptions, run
-from headrace.stages.policy import make_policy
-from headrace.stages.policy.onnx import OnnxPolicy
+from headrace.stages.policy.numpy_policy import make_policy
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 
 PLAIN = cartpole()
 SHORT = cartpole(**INLINE, behaviors__CartPole__max_steps=2500, behaviors__CartPole__keep_checkpoints=2)

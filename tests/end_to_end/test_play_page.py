@@ -12,7 +12,7 @@ from run_configs import volley
 from runs import PATIENCE_S, run_here
 
 from headrace.pipeline.policies.model_files import find_model, read_model
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 pytestmark = needs_browser
 LONG = volley(

@@ -27,7 +27,7 @@ from headrace.pipeline.run import RunOptions
 from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 RUNS = {
     "CartPole": cartpole(behaviors__CartPole__max_steps=2000),

@@ -13,8 +13,8 @@ from trainer_samples import CONTINUOUS, VECTOR, demonstrations
 from headrace.config import BCHyperparameters, BehaviorSettings, RunConfig, load_config
 from headrace.pipeline.command.description import describe
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.trainer import Trainer, TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 
 def trainers_of(config: RunConfig, folder: Path) -> dict[str, Trainer]:

@@ -17,8 +17,8 @@ from headrace.config.fields import Int
 from headrace.config.hyperparameters import Hyperparameters
 from headrace.config.trainers import TRAINERS, TrainerKind
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
-from headrace.stages.policy import design_of, policy_layout
-from headrace.stages.trainer import Trainer, TrainerContext
+from headrace.stages.policy.design import design_of, policy_layout
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 
 class WanderHyperparameters(Hyperparameters):

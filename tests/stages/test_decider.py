@@ -10,8 +10,11 @@ from headrace.queues.messages import DecisionRequest, PolicyQuestion, PolicyUpda
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.inference import CentralDecider
-from headrace.stages.policy import PolicyDesign, Recall, make_policy, policy_layout
-from headrace.stages.policy.network import ActorNetwork, seeded
+from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.numpy_policy import make_policy
+from headrace.stages.policy.protocol import Recall
 
 SPEC = BehaviorSpec("Ball", (ObservationSpec("who", (4,), "int64"),), ActionSpec(0, (3,)))
 SEEN = BehaviorSpec("Ball", (ObservationSpec("vector", (3,)), ObservationSpec("more", (2,))), ActionSpec(2, (3,), True))

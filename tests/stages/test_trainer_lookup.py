@@ -15,7 +15,7 @@ from headrace.stages.trainer_lookup import trainer_kind
 PATH = ("behaviors", "P")
 
 MODULE = """
-    from headrace.stages.trainer import Trainer
+    from headrace.stages.trainer.protocol import Trainer
     from headrace.stages.trainer.sac import SACTrainer
 
     class Mine(Trainer):

@@ -245,8 +245,8 @@ def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float3
     wide = drawn.shape[-2] < drawn.shape[-1]
     q, r = np.linalg.qr(drawn.swapaxes(-1, -2) if wide else drawn)
     q = q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
-    found: NDArray[np.float32] = (np.float32(gain) * (q.swapaxes(-1, -2) if wide else q)).astype(np.float32)
-    return found
+    matrices: NDArray[np.float32] = (np.float32(gain) * (q.swapaxes(-1, -2) if wide else q)).astype(np.float32)
+    return matrices
 
 
 class WithActor(nn.Module):
@@ -267,13 +267,13 @@ class FlatActor(TrainedActor, Generic[Trained]):
         super().__init__(dict(module.named_parameters()), actor.common_log_sigma, actor.squashed, shared)
 
     def _views_of_actor(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        own = {name: named[f"actor.{name}"] for name, _ in self.module.actor.named_parameters()}
-        return self.module.actor.acting_views(own)
+        of_actor = {name: named[f"actor.{name}"] for name, _ in self.module.actor.named_parameters()}
+        return self.module.actor.acting_views(of_actor)
 
     def heads(self, inputs: Inputs) -> Tensor:
         """Return the action head outputs [B, H] for B rows, with the actor's memories."""
-        found: Tensor = self.module.actor(inputs)[0]
-        return found
+        heads: Tensor = self.module.actor(inputs)[0]
+        return heads
 
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):

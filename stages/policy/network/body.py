@@ -375,9 +375,9 @@ class ActorNetwork(nn.Module):
         layers = [at for at, module in enumerate(self.body.layers) if isinstance(module, nn.Linear)]
         of_layout = {f"body.{number}": f"body.layers.{at}" for number, at in enumerate(layers)} | {"action": "action"}
         views = {}
-        for new, own in of_layout.items():
-            views[f"{new}.weight"] = detached[f"{own}.weight"].T
-            views[f"{new}.bias"] = detached[f"{own}.bias"]
+        for name, of_module in of_layout.items():
+            views[f"{name}.weight"] = detached[f"{of_module}.weight"].T
+            views[f"{name}.bias"] = detached[f"{of_module}.bias"]
         if "log_sigma" in detached:
             views["log_sigma"] = detached["log_sigma"]
         return views

@@ -37,11 +37,11 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, label: str)
         StageError: if the class is not a torch module.
     """
     with blaming(*path):
-        found = load_attribute(reference, folder, "network")
-        if not (inspect.isclass(found) and issubclass(found, nn.Module)):
-            what = f"the class {found.__name__}" if inspect.isclass(found) else repr(found)
+        attribute = load_attribute(reference, folder, "network")
+        if not (inspect.isclass(attribute) and issubclass(attribute, nn.Module)):
+            what = f"the class {attribute.__name__}" if inspect.isclass(attribute) else repr(attribute)
             raise StageError(f"{label} is {what}; expected a subclass of torch.nn.Module")
-    network_class: type[nn.Module] = found
+    network_class: type[nn.Module] = attribute
     return network_class
 
 

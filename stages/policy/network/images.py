@@ -70,10 +70,10 @@ class VisualEncoder(nn.Module):
         x = image.permute(0, 3, 1, 2) if self._channels_last else image
         if x.is_cpu:  # channels last makes forward plus backward on a CPU 10–33 % faster
             x = x.contiguous(memory_format=torch.channels_last)
-        own = self.dense.weight.dtype
+        dtype = self.dense.weight.dtype
         with encoding_in(self._bf16, x.device):
             encoding: Tensor = self.activation(self.dense(self._features(x).flatten(1)))
-        return encoding.to(own)
+        return encoding.to(dtype)
 
     def _features(self, x: Tensor) -> Tensor:
         """Run the convolutions on pixels of any dtype."""

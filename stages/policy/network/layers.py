@@ -235,17 +235,21 @@ def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
     return _send(tensor.pin_memory(), where)
 
 
-def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor:
-    """Copy the given rows of a host tensor to a device, as in `to_device`."""
-    where = torch.device(device)
-    if where.type != "cuda" or not tensor.numel():
-        if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
+def gathered(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
+    """Copy the given rows of images and sets on the host to a device, as in `to_device`; dtypes do not change."""
+    where, copies = torch.device(device), list[Tensor]()
+    for tensor in others:
+        channels_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+        if where.type == "cuda" and tensor.numel():
+            # Gather directly into pinned memory, because images are too large to copy twice.
+            pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
+            copies.append(_send(torch.index_select(tensor, 0, rows, out=pinned), where))
+        elif channels_last and not tensor.is_contiguous():
             # Images with channels innermost in memory keep that memory format.
-            return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2).to(where)
-        return tensor.index_select(0, rows).to(where)
-    # Gather directly into pinned memory, because images are too large to copy twice.
-    pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
-    return _send(torch.index_select(tensor, 0, rows, out=pinned), where)
+            copies.append(tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2).to(where))
+        else:
+            copies.append(tensor.index_select(0, rows).to(where))
+    return tuple(copies)
 
 
 # Copies do not wait for computations on a GPU, but computations wait for their copies.
@@ -257,11 +261,11 @@ def _send(pinned: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from pinned memory to a GPU; that memory stays allocated until the copy is complete."""
     stream, present = _copy_stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
-        there = pinned.to(device, non_blocking=True)
+        copy = pinned.to(device, non_blocking=True)
     present.wait_stream(stream)
     # The tensor was allocated for the copy stream; without this call, the next copy could reuse its memory too early.
-    there.record_stream(present)
-    return there
+    copy.record_stream(present)
+    return copy
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
@@ -271,9 +275,9 @@ def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
         tensor, storage = view.detach(), view.untyped_storage()
         if not tensor.is_cpu:
             if storage.data_ptr() not in here:
-                there = tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0)
-                pinned = torch.empty(there.shape, dtype=there.dtype, pin_memory=there.is_cuda)
-                here[storage.data_ptr()] = pinned.copy_(there)
+                whole = tensor.as_strided((storage.nbytes() // tensor.element_size(),), (1,), 0)
+                pinned = torch.empty(whole.shape, dtype=whole.dtype, pin_memory=whole.is_cuda)
+                here[storage.data_ptr()] = pinned.copy_(whole)
             tensor = here[storage.data_ptr()].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         copies[name] = np.array(tensor.numpy(), order="C")
     return copies

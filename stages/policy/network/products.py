@@ -43,8 +43,8 @@ def fast_bf16(device: str) -> str | None:
         return "tensor cores" if torch.cuda.get_device_capability(device)[0] >= 8 else None
     if device != "cpu":
         return None
-    found = _cpu_flags()
-    return next((words for flag, words in _CPU_FLAGS.items() if flag in found), None)
+    flags = _cpu_flags()
+    return next((words for flag, words in _CPU_FLAGS.items() if flag in flags), None)
 
 
 # Providers of float32 matmuls.
@@ -108,21 +108,21 @@ def measure_fastest(providers: Mapping[str, Provider], rows: int, inputs: int, o
     """
     shapes, draw = ((rows, inputs), (rows, outputs), (outputs, inputs), (outputs,)), torch.Generator().manual_seed(0)
     x, above, weight, bias = (torch.randn(shape, generator=draw) for shape in shapes)
-    found = [torch.empty(rows, outputs), torch.empty(rows, inputs), torch.empty(outputs, inputs)]
+    results = [torch.empty(rows, outputs), torch.empty(rows, inputs), torch.empty(outputs, inputs)]
     took, right = dict[str, float](), list[Tensor]()
     for name, provider in providers.items():
         best = float("inf")
         try:
             for _ in range(_ROUNDS):
                 began = time.perf_counter()
-                provider.layer(bias, x, weight, found[0])
-                provider.multiply(above, weight, out=found[1])
-                provider.multiply(above.t(), x, out=found[2])
+                provider.layer(bias, x, weight, results[0])
+                provider.multiply(above, weight, out=results[1])
+                provider.multiply(above.t(), x, out=results[2])
                 best = min(best, time.perf_counter() - began)
         except (RuntimeError, TypeError):  # this version of torch does not support this matmul
             continue
-        right = right or [each.clone() for each in found]
-        if all(float((a - b).norm()) <= _AGREE * float(b.norm()) for a, b in zip(found, right, strict=True)):
+        right = right or [result.clone() for result in results]
+        if all(float((a - b).norm()) <= _AGREE * float(b.norm()) for a, b in zip(results, right, strict=True)):
             took[name] = best
     quickest = min(took, key=took.__getitem__)
     chosen = quickest if took[quickest] < GAIN * took[TORCH] else TORCH
@@ -287,9 +287,9 @@ def _onednn_setting() -> Any | None:
 def _cpu_flags() -> set[str]:
     """Return the names of the CPU's features as reported by torch, or else by the operating system."""
     if hasattr(torch.cpu, "get_capabilities"):
-        known = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
-        if known:
-            return known
+        flags = {name for name, present in torch.cpu.get_capabilities().items() if present is True}
+        if flags:
+            return flags
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux

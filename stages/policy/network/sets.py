@@ -28,50 +28,50 @@ _NEVER = torch.finfo(torch.float32).min
 missing."""
 
 
-def residual_attention(x: Tensor, there: Tensor, *layers: nn.Linear) -> Tensor:
+def residual_attention(x: Tensor, present: Tensor, *layers: nn.Linear) -> Tensor:
     """Apply a residual self-attention block (Vaswani et al. 2017), then average over the entities present.
 
     Args:
         x: [B, n, W] embedded entities; W is a multiple of `HEADS`. Rows of missing entities may hold any finite
             numbers.
-        there: [B, n] true where an entity is present.
+        present: [B, n] true where an entity is present.
         layers: linear layers from W to W: query, key, value, and the one after the heads, before the residual sum.
 
     Returns:
         [B, W], zeros for rows without entities.
     """
     (batch, n, width), (*projections, out) = x.shape, layers
-    there = there.t()
+    present = present.t()
     # From here on, the batch is the innermost axis: `_attend_few` needs it contiguous in memory.
     x = layer_norm(x.transpose(0, 1)).reshape(n * batch, width)
     attend = _attend_few if x.is_cpu and n * n * (width // HEADS) < LEAST_OF_BLAS else _attend
-    x = layer_norm(x + out(attend(x, there, *projections))).view(n, batch, width)
-    count = there.sum(dim=0).clamp(min=1)
-    return (x * there.unsqueeze(2)).sum(dim=0) / count.unsqueeze(1)
+    x = layer_norm(x + out(attend(x, present, *projections))).view(n, batch, width)
+    count = present.sum(dim=0).clamp(min=1)
+    return (x * present.unsqueeze(2)).sum(dim=0) / count.unsqueeze(1)
 
 
-def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
+def _attend(x: Tensor, present: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
     """Let each of n entities [n·B, W] attend to the entities that are present [n, B].
 
     The computation is written out step by step, because gradient penalties need the second derivative, which torch's
     fused attention does not have.
     """
-    (n, batch), width = there.shape, x.shape[1]
+    (n, batch), width = present.shape, x.shape[1]
     q, k, v = (layer(x).view(n, batch, HEADS, width // HEADS).permute(1, 2, 0, 3) for layer in (query, key, value))
     scores = q @ k.transpose(2, 3) / sqrt(width)  # ML-Agents scales by the width of all heads together
-    weights = scores.masked_fill(~there.t()[:, None, None, :], _NEVER).softmax(dim=3)
+    weights = scores.masked_fill(~present.t()[:, None, None, :], _NEVER).softmax(dim=3)
     gathered: Tensor = (weights @ v).permute(2, 0, 1, 3).reshape(n * batch, width)
     return gathered
 
 
-def _attend_few(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
+def _attend_few(x: Tensor, present: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
     """Compute the same as `_attend` element by element, for few entities, with the batch as the innermost axis."""
-    (n, batch), width = there.shape, x.shape[1]
+    (n, batch), width = present.shape, x.shape[1]
     weight = torch.cat([query.weight, key.weight, value.weight])
     bias = torch.cat([query.bias, key.bias, value.bias])
     q, k, v = torch.addmm(bias[:, None], weight, x.t()).view(3, HEADS, width // HEADS, n, batch).unbind()
     scores = (q[:, :, :, None] * k[:, :, None]).sum(dim=1) / sqrt(width)
-    weights = scores.masked_fill(~there, _NEVER).softmax(dim=2)
+    weights = scores.masked_fill(~present, _NEVER).softmax(dim=2)
     gathered = (weights[:, None] * v[:, :, None]).sum(dim=3)
     return gathered.view(width, n * batch).t()
 
@@ -105,8 +105,8 @@ class SetEncoder(nn.Module):
                     f"{design.key}.goal_conditioning_type to none, or provide the goal as a vector"
                 )
         self.own = attention_linear(context, EMBEDDING) if context else None
-        known = EMBEDDING if context else 0
-        self.embeddings = nn.ModuleList(_Embedding(observation.shape[1], known) for observation in observations)
+        shared_width = EMBEDDING if context else 0
+        self.embeddings = nn.ModuleList(_Embedding(observation.shape[1], shared_width) for observation in observations)
         self.query = attention_linear(EMBEDDING, EMBEDDING)
         self.key = attention_linear(EMBEDDING, EMBEDDING)
         self.value = attention_linear(EMBEDDING, EMBEDDING)
@@ -123,10 +123,10 @@ class SetEncoder(nn.Module):
             The encoding [B, EMBEDDING], zeros if all sets are empty.
         """
         things = [things.float() for things in observations]
-        there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
-        known = nn.functional.silu(self.own(context)) if self.own is not None else None
-        embedded = torch.cat([embed(each, known) for embed, each in zip(self.embeddings, things, strict=True)], dim=1)
-        return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
+        present = torch.cat([(one != 0).any(dim=2) for one in things], dim=1)
+        shared = nn.functional.silu(self.own(context)) if self.own is not None else None
+        embedded = torch.cat([embed(one, shared) for embed, one in zip(self.embeddings, things, strict=True)], dim=1)
+        return (residual_attention(embedded, present, self.query, self.key, self.value, self.out),)
 
 
 class _Embedding(nn.Module):
@@ -137,11 +137,11 @@ class _Embedding(nn.Module):
         self.linear = attention_linear(context + width, EMBEDDING)
         self._context = context
 
-    def forward(self, things: Tensor, known: Tensor | None) -> Tensor:
-        """Embed entities [B, n, width] together with `known` [B, context]; return [B, n, EMBEDDING]."""
-        if known is None:
+    def forward(self, things: Tensor, shared: Tensor | None) -> Tensor:
+        """Embed entities [B, n, width] together with `shared` [B, context]; return [B, n, EMBEDDING]."""
+        if shared is None:
             return nn.functional.silu(self.linear(things))
-        # Equals linear(cat(known, thing)), without repeating the part that all entities in a row share.
-        of_known, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
-        shared = nn.functional.linear(known, of_known, self.linear.bias).unsqueeze(1)
-        return nn.functional.silu(shared + nn.functional.linear(things, of_things))
+        # Equals linear(cat(shared, thing)), without repeating the part that all entities in a row share.
+        of_shared, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
+        of_context = nn.functional.linear(shared, of_shared, self.linear.bias).unsqueeze(1)
+        return nn.functional.silu(of_context + nn.functional.linear(things, of_things))

@@ -28,7 +28,7 @@ from headrace.stages.policy.design import (
     NORMALIZER_REST,
     TORCHS_OWN,
     PolicyDesign,
-    branch_slices,
+    consecutive_slices,
 )
 from headrace.stages.policy.network.body import Encoders, HyperLayer, Memory, untrained_actor
 from headrace.stages.policy.network.layers import Inputs
@@ -77,7 +77,7 @@ class ExportedActor(ExportedModule):
         self.network = untrained_actor(replace(design, products=TORCHS_OWN))
         self.network.load_acting(tensors)
         self._layout = ObservationLayout(design.spec)
-        self._branches = branch_slices(design.spec)
+        self._branches = consecutive_slices(design.spec.actions.discrete_branches)
         names = (NORMALIZER_MEAN, NORMALIZER_REST, NORMALIZER_INVERSE_STD)
         self._normalizer = {name: constant(tensors[name]) for name in names if name in tensors}
 
@@ -151,8 +151,8 @@ class ExportedActor(ExportedModule):
         if limit:
             drawn = drawn.clamp(-limit, limit)
         if self.design.gsde is None and not deterministic:
-            own = self.network.log_sigma
-            log_sigma = heads[:, size : 2 * size].clamp(*LOG_SIGMA_LIMITS) if own is None else own
+            common = self.network.log_sigma
+            log_sigma = heads[:, size : 2 * size].clamp(*LOG_SIGMA_LIMITS) if common is None else common
             drawn = drawn + torch.randn_like(drawn) * log_sigma.exp()
         return drawn.tanh() if self.design.squashed else _for_environment(drawn, self.spec.actions)
 
@@ -199,21 +199,21 @@ def _encode(encoders: Encoders, inputs: Inputs) -> Encoded:
 
 def encode_sets(encoder: SetEncoder, sets: Sequence[Tensor], context: Tensor | None) -> list[Tensor]:
     """Encode sets [B, n, width] as `SetEncoder` does."""
-    known = None if encoder.own is None else silu(encoder.own(context))
-    x = torch.cat([embed(things, known) for embed, things in zip(encoder.embeddings, sets, strict=True)], dim=1)
-    there = torch.cat([(things.abs().amax(dim=2) > 0).float() for things in sets], dim=1)
+    shared = None if encoder.own is None else silu(encoder.own(context))
+    x = torch.cat([embed(things, shared) for embed, things in zip(encoder.embeddings, sets, strict=True)], dim=1)
+    present = torch.cat([(things.abs().amax(dim=2) > 0).float() for things in sets], dim=1)
     n, width = sum(int(things.shape[1]) for things in sets), EMBEDDING
 
     def by_heads(layer: nn.Linear) -> Tensor:
         return layer(x).reshape(-1, n, HEADS, width // HEADS).transpose(1, 2)  # type: ignore[no-any-return]
 
     x = layer_norm(x, (width,))
-    never = there.reshape(-1, 1, 1, n) * FORBIDDEN - FORBIDDEN
+    never = present.reshape(-1, 1, 1, n) * FORBIDDEN - FORBIDDEN
     scores = by_heads(encoder.query) @ by_heads(encoder.key).transpose(2, 3) / sqrt(width) + never
     gathered = (scores.softmax(dim=3) @ by_heads(encoder.value)).transpose(1, 2).reshape(-1, n, width)
     x = layer_norm(x + encoder.out(gathered), (width,))
-    total = (there.reshape(-1, 1, n) @ x).reshape(-1, width)
-    return [total / there.sum(dim=1, keepdim=True).clamp(min=1.0)]
+    total = (present.reshape(-1, 1, n) @ x).reshape(-1, width)
+    return [total / present.sum(dim=1, keepdim=True).clamp(min=1.0)]
 
 
 def _hyper(layer: HyperLayer, x: Tensor, goals: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def write_model(
                 file,  # type: ignore[arg-type]  # this exporter writes into any file
                 input_names=list(module.inputs),
                 output_names=list(outputs),
-                dynamic_axes={each: {0: BATCH} for each in (*module.inputs, *outputs) if each not in module.constants},
+                dynamic_axes={key: {0: BATCH} for key in (*module.inputs, *outputs) if key not in module.constants},
                 opset_version=opset,
                 dynamo=False,  # the newer exporter does not write operator sets as old as Unity's runtimes need
             )

@@ -8,9 +8,8 @@ uses the sampled or the deterministic actions, so the model keeps one for each, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,8 +84,8 @@ class UnityActor(ExportedActor):
         self._way = (design.memory_size + design.previous_action_size) if design.memory_size else 0
         """Width of one of the two memories."""
         self.inputs: dict[str, tuple[int, ...]] = {
-            contract.observation_name(index): contract.observation_shape(each)
-            for index, each in enumerate(self.spec.observations)
+            contract.observation_name(index): contract.observation_shape(observation)
+            for index, observation in enumerate(self.spec.observations)
         }
         if self.spec.actions.mask_size:
             self.inputs[contract.ACTION_MASKS] = (self.spec.actions.mask_size,)
@@ -154,15 +153,15 @@ class ActionKey:
 
 def action_keys(spec: BehaviorSpec) -> list[ActionKey]:
     """Return the game's action keys, in the game's order."""
-    found, column, branch = [], 0, 0
+    keys, column, branch = [], 0, 0
     for action in _announced(spec)["actions"]:
         if action["action_type"] == "continuous":
-            found.append(ActionKey(action["name"], slice(column, column + action["size"]), -1))
+            keys.append(ActionKey(action["name"], slice(column, column + action["size"]), -1))
             column += action["size"]
         else:
-            found.append(ActionKey(action["name"], slice(0, 0), branch))
+            keys.append(ActionKey(action["name"], slice(0, 0), branch))
             branch += 1
-    return found
+    return keys
 
 
 def remark_on_order(spec: BehaviorSpec) -> str | None:
@@ -211,8 +210,8 @@ class GodotActor(ExportedActor):
         super().__init__(design, tensors)
         self._announced = _announced(self.spec)["observations"]
         self.inputs = {
-            each.name: (1 if self._announced[each.name]["space"] == "discrete" else each.size,)
-            for each in self.spec.observations
+            observation.name: (1 if self._announced[observation.name]["space"] == "discrete" else observation.size,)
+            for observation in self.spec.observations
         } | {STATE_IN: ()}
 
     def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
@@ -254,31 +253,25 @@ def _refuse_what_the_addon_lacks(design: PolicyDesign) -> None:
 
 def _announced(spec: BehaviorSpec) -> dict[str, Any]:
     assert spec.spaces is not None, "the game has announced its spaces"
-    found: dict[str, Any] = spec.spaces[GODOT]
-    return found
+    announced: dict[str, Any] = spec.spaces[GODOT]
+    return announced
 
 
 def read_output(spec: BehaviorSpec, output: Array) -> tuple[Array, Array]:
     """Read `output` [n, k] as the addon does: continuous actions [n, C] in [-1, 1], and choices [n, branches]."""
-    keys = action_keys(spec)
-    edges: Sequence[int] = np.cumsum([0, *(_width(spec, key) for key in keys)]).tolist()
+    branches, at = spec.actions.discrete_branches, 0
     continuous = np.zeros((len(output), spec.actions.continuous_size), np.float32)
-    discrete = np.zeros((len(output), len(spec.actions.discrete_branches)), np.int32)
-    for key, (start, stop) in zip(keys, pairwise(edges), strict=True):
+    discrete = np.zeros((len(output), len(branches)), np.int32)
+    for key in action_keys(spec):
         if key.branch >= 0:
-            discrete[:, key.branch] = output[:, start:stop].argmax(axis=1)
+            size = branches[key.branch]
+            discrete[:, key.branch] = output[:, at : at + size].argmax(axis=1)
         else:
-            count = key.columns.stop - key.columns.start
-            continuous[:, key.columns] = output[:, start : start + count].clip(-1, 1)
+            size = key.columns.stop - key.columns.start
+            continuous[:, key.columns] = output[:, at : at + size].clip(-1, 1)
+            size *= 2 if branches else 1  # skip what stands in for the log standard deviations
+        at += size
     return continuous, discrete
-
-
-def _width(spec: BehaviorSpec, key: ActionKey) -> int:
-    """Return the number of columns that a key takes in `output`."""
-    if key.branch >= 0:
-        return spec.actions.discrete_branches[key.branch]
-    count: int = key.columns.stop - key.columns.start
-    return count * (2 if spec.actions.discrete_branches else 1)
 
 
 TOLERANCE = 1e-4

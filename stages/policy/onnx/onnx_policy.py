@@ -83,19 +83,19 @@ class ActionOutputs:
 
     def read(
         self,
-        found: Sequence[Array],
+        outputs: Sequence[Array],
         masks: NDArray[np.bool_] | None,
         random: np.random.Generator,
         deterministic: bool,
     ) -> ActionBatch:
         """Return d agents' actions, given the outputs [d, …] that `names` lists."""
-        d, actions = len(found[0]), self._actions
+        d, actions = len(outputs[0]), self._actions
         continuous = np.empty((d, actions.continuous_size), np.float32)
         discrete = np.empty((d, len(actions.discrete_branches)), np.int32)
         if actions.continuous_size:
-            continuous[:] = found[0].reshape(d, -1)
+            continuous[:] = outputs[0].reshape(d, -1)
         if actions.discrete_branches:
-            last = found[-1].reshape(d, -1)
+            last = outputs[-1].reshape(d, -1)
             discrete[:] = self._drawn(last, masks, random, deterministic) if self._logits else last
         return ActionBatch(continuous, discrete)
 
@@ -237,14 +237,14 @@ class OnnxPolicy:
             nothing = np.empty((0, len(actions.discrete_branches)), np.int32)
             return ActionBatch(np.empty((0, actions.continuous_size), np.float32), nothing), memories
         wanted = self._outputs.names(deterministic)
-        found = self._run(
+        outputs = self._run(
             [*wanted, *([contract.RECURRENT_OUT] if self.memory_size else [])],
             self._inputs(observations, masks, memories),
         )
-        for array in found[: len(wanted)]:
+        for array in outputs[: len(wanted)]:
             check_heads(self._where, self.version, array.reshape(d, -1), observations)
-        decided = self._outputs.read(found[: len(wanted)], masks, random, deterministic)
-        return decided, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
+        decided = self._outputs.read(outputs[: len(wanted)], masks, random, deterministic)
+        return decided, outputs[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
     def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
         """Return outputs [d, …].
@@ -258,7 +258,7 @@ class OnnxPolicy:
             self._runtime.run(names, {name: values[row : row + 1] for name, values in inputs.items()})
             for row in range(d)
         ]
-        return [np.concatenate(each) for each in zip(*rows, strict=True)]
+        return [np.concatenate(column) for column in zip(*rows, strict=True)]
 
     def _inputs(
         self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None, memories: Floats
@@ -300,7 +300,7 @@ class OnnxPolicy:
             if ours is None:
                 raise StageError(
                     f"{self._where}: needs an input {name} {_shown(shape)}, but the environment only provides "
-                    f"{', '.join(f'{each} {_shown(size)}' for each, size in expected.items())}"
+                    f"{', '.join(f'{given} {_shown(size)}' for given, size in expected.items())}"
                 )
             if len(shape) != len(ours) or any(n not in (None, m) for n, m in zip(shape, ours, strict=True)):
                 raise StageError(

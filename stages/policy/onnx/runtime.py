@@ -275,6 +275,6 @@ def _place(name: str) -> tuple[int, int]:
     Version 2's vectors come first, then version 2's images by number, then all numbered inputs.
     """
     for rank, pattern in ((1, _IMAGE), (2, _NUMBERED)):
-        if found := pattern.fullmatch(name):
-            return rank, int(found[1])
+        if match := pattern.fullmatch(name):
+            return rank, int(match[1])
     return 0, 0

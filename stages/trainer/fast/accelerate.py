@@ -56,7 +56,13 @@ def accelerate(update: Update, context: TrainerContext, design: PolicyDesign) ->
     module, _, name = by_device[device].partition(":")
     faster: Any = getattr(import_module(f"headrace.stages.trainer.fast.{module}"), name)
     if device == "cpu":
-        log.info("%s: %s.", context.behavior, in_words())
+        how = "compiled code, NumPy and torch"
+        if compiled.kernels is None:
+            how = (
+                "NumPy and torch. Compiled code is faster, but Headrace builds it only if it finds a C compiler (gcc) "
+                "during installation"
+            )
+        log.info("%s: gradients are computed manually, in %s.", context.behavior, how)
         return cast("Update", faster(update))
     log.info("%s: gradient steps are captured as CUDA graphs and replayed.", context.behavior)
     uncaptured = "%s: gradient steps are not captured as CUDA graphs: %s."
@@ -76,16 +82,6 @@ def why_not_manual(update: Any, design: PolicyDesign) -> str:
     if design.squashed and design.spec.actions.discrete_branches:
         return "some of its actions are discrete"
     return ""
-
-
-def in_words(has_kernels: bool = compiled.kernels is not None) -> str:
-    """Describe manual gradients for the log, with or without compiled code."""
-    if has_kernels:
-        return "gradients are computed manually, in compiled code, NumPy and torch"
-    return (
-        "gradients are computed manually, in NumPy and torch. Compiled code is faster, but Headrace builds it only if "
-        "it finds a C compiler (gcc) during installation"
-    )
 
 
 def why_not_captured(context: TrainerContext) -> str:

@@ -38,9 +38,9 @@ class CudaGraphs:
         present = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):
-            found = function()
+            result = function()
         present.wait_stream(self._stream)
-        return found
+        return result
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
         """Record a function's work on the device without executing it. Other threads may use the GPU meanwhile.
@@ -53,8 +53,8 @@ class CudaGraphs:
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            found = function()
-        return graph.replay, found
+            result = function()
+        return graph.replay, result
 
 
 class CapturedStep(Generic[StepInputs, Found]):
@@ -100,10 +100,10 @@ class CapturedStep(Generic[StepInputs, Found]):
                 reason = error.__context__ if isinstance(error.__context__, RuntimeError) else error
                 return self._without(inputs, str(reason).strip().partition("\n")[0] or type(reason).__name__)
             self._captures[form] = list(buffers.values()), *captured
-        buffers_of_form, replay, found = self._captures[form]
+        buffers_of_form, replay, result = self._captures[form]
         torch._foreach_copy_(buffers_of_form, list(given.values()))
         replay()
-        return found
+        return result
 
     def _without(self, inputs: StepInputs, reason: str) -> Found:
         self._gave_up = True
@@ -113,9 +113,9 @@ class CapturedStep(Generic[StepInputs, Found]):
         return self._step(inputs)
 
 
-def copied(found: Found) -> Found:
+def copied(result: Found) -> Found:
     """Return a copy of a step's result that stays valid after the next step."""
-    copy: Found = _mapped(found, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
+    copy: Found = _mapped(result, lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)
     return copy
 
 

@@ -65,8 +65,8 @@ class ManualImpalaUpdate(ImpalaUpdate):
             )
         if (log_sigma := self._likelihood.log_sigma) is not None:
             entropy += (self._continuous - 1) * (float(log_sigma.mean()) + _HALF_LOG_TWO_PI_E)
-        found = self._heads.T, network.values.T, np.add.reduce(log_probs, axis=0), np.array(entropy, log_probs.dtype)
-        heads, values, joint, of_all = (torch.from_numpy(each) for each in found)
+        arrays = self._heads.T, network.values.T, np.add.reduce(log_probs, axis=0), np.array(entropy, log_probs.dtype)
+        heads, values, joint, of_all = (torch.from_numpy(array) for array in arrays)
         return heads, values, joint, of_all
 
     def backward(

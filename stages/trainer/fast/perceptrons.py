@@ -142,7 +142,7 @@ class Head:
     """
 
     def __init__(self, *parameters: Tensor) -> None:
-        self.weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
+        self.weight, self._bias, self._of_weight, self._of_bias = (parameter.numpy() for parameter in parameters)
 
     def forward(self, encoding: Numbers, outputs: Numbers | None = None) -> Numbers:
         """Return the outputs [H, R] for an encoding [R, U], in the array `outputs` if one is given."""
@@ -309,7 +309,7 @@ class _NarrowLayer:
     """
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
-        self._weight, self._bias, self._of_weight, self._of_bias = (each.numpy() for each in parameters)
+        self._weight, self._bias, self._of_weight, self._of_bias = (parameter.numpy() for parameter in parameters)
         self._activate, self._times_slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self._keeps_z, self._tanh = activation in SLOPE_OF_INPUT, activation == "tanh"
 

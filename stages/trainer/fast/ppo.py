@@ -109,7 +109,7 @@ class ManualDivergence:
     def __call__(self, heads: Numbers, rows: MinibatchArrays, share: float, of_heads: Numbers) -> float:
         """Return the divergence; add its gradients to `of_heads` [H, R] and to the gradient of log σ."""
         assert rows.anchor is not None, "there is one"
-        anchor, actions, total, each = rows.anchor, self._likelihood, 0.0, self.coefficient * share / heads.shape[1]
+        anchor, actions, total, factor = rows.anchor, self._likelihood, 0.0, self.coefficient * share / heads.shape[1]
         c, of_log_sigma = 0, actions.of_log_sigma
         if actions.log_sigma is not None and of_log_sigma is not None:
             c = len(actions.log_sigma)
@@ -117,8 +117,8 @@ class ManualDivergence:
             precision = np.exp(-2.0 * anchor[c : 2 * c])
             ratio = np.exp(2.0 * log_sigma) * precision
             total += float((anchor[c : 2 * c] - log_sigma + 0.5 * (ratio + gap * gap * precision - 1.0)).sum())
-            of_heads[:c] += each * gap * precision
-            of_log_sigma += each * (ratio - 1.0).sum(axis=1)
+            of_heads[:c] += factor * gap * precision
+            of_log_sigma += factor * (ratio - 1.0).sum(axis=1)
         for branch in actions.branches:
             logits = heads[branch]
             if len(rows.penalties):
@@ -129,7 +129,7 @@ class ManualDivergence:
             log_p -= anchor[branch.start + c : branch.stop + c]
             of_rows = np.add.reduce(p * log_p, axis=0)
             total += float(of_rows.sum())
-            of_heads[branch] += each * p * (log_p - of_rows)
+            of_heads[branch] += factor * p * (log_p - of_rows)
         return total / float(heads.shape[1])
 
 

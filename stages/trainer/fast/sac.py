@@ -111,11 +111,11 @@ class ManualSACUpdate(SACUpdate):
                 excess = mean_of(draw.log_probs[:rows]) + float(self.target_entropies[0])
                 self.coefficients.gradients.fill_(-excess)
             errors = [values - goals for values in taken]
-            squares = [0.5 * float(np.vdot(each, each)) / each.size for each in errors]
+            squares = [0.5 * float(np.vdot(error, error)) / error.size for error in errors]
             self._backpropagate(errors, drawn, draw, alpha)
             losses = np.array([-mean_of(soft), *squares, 0.5 * sum(squares)], goals.dtype)
         q1, q2, targets, values, negentropies = (
-            torch.from_numpy(found.T) for found in (*taken, goals, soft, draw.log_probs[None, :rows])
+            torch.from_numpy(measure.T) for measure in (*taken, goals, soft, draw.log_probs[None, :rows])
         )
         return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
 
@@ -128,14 +128,14 @@ class ManualSACUpdate(SACUpdate):
             draw: the actions that the policy drew.
             alpha: the entropy coefficient.
         """
-        rows, each = errors[0].shape[1], 1.0 / errors[0].size
-        of_errors = [each * found for found in errors]
+        rows, weight = errors[0].shape[1], 1.0 / errors[0].size
+        of_errors = [weight * error for error in errors]
         of_actions = np.zeros((rows, len(draw.actions)), draw.actions.dtype)
 
         def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
             """Return the rows in which this Q is not the larger one, and its gradients [n, C] w.r.t. the actions."""
             q, room, ours, other = self._qs[at], self._rooms[at], drawn[at], drawn[1 - at]
-            share = (-0.5 * each) * ((ours < other).astype(ours.dtype) + (ours <= other))
+            share = (-0.5 * weight) * ((ours < other).astype(ours.dtype) + (ours <= other))
             chosen = np.flatnonzero(share.any(axis=0))
             room.keep(rows, chosen)
             few = len(chosen)
@@ -144,8 +144,8 @@ class ManualSACUpdate(SACUpdate):
             delta = q.back(of_values, room).numpy()[rows : rows + few]
             return chosen, delta @ q.inputs.numpy()[:, -of_actions.shape[1] :]
 
-        for chosen, found in self._both(by_actions):
-            of_actions[chosen] += found
+        for chosen, gradients in self._both(by_actions):
+            of_actions[chosen] += gradients
 
         def policy() -> None:
             of_heads = draw.of_heads(of_actions.T, alpha / rows)
@@ -190,7 +190,7 @@ class _Draw:
             share: the loss's gradient with respect to log π, which is the same for all rows.
         """
         rows = of_actions.shape[1]
-        actions, spread, within = (each[:, :rows] for each in (self.actions, self._spread, self._within))
+        actions, spread, within = (array[:, :rows] for array in (self.actions, self._spread, self._within))
         of_u = of_actions * (1.0 - actions * actions) + 2.0 * share * actions
         return np.concatenate([of_u, (of_u * spread - share) * within])
 
@@ -368,15 +368,15 @@ class SideThread:
                 ThreadPoolExecutor(1, initializer=_begin, initargs=(threads // 2,)) if threads > 1 else None
             )
 
-    def both(self, here: Callable[[], One], there: Callable[[], Other]) -> tuple[One, Other]:
-        """Return the results of two functions; `there` may be called in the other thread."""
+    def both(self, here: Callable[[], One], beside: Callable[[], Other]) -> tuple[One, Other]:
+        """Return the results of two functions; `beside` may be called in the other thread."""
         if self._executor is None:
-            return here(), there()
-        other = self._executor.submit(there)
+            return here(), beside()
+        other = self._executor.submit(beside)
         try:
             one = here()
         except BaseException:
-            other.exception()  # `there` writes to buffers that the caller may reuse
+            other.exception()  # `beside` writes to buffers that the caller may reuse
             raise
         return one, other.result()
 

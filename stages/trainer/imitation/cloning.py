@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.queues.messages import Array
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.body import ActorNetwork
@@ -30,6 +29,7 @@ from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.imitation.loading import load_demonstrations
 from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.protocol import LEARNING_RATE_FLOOR, Schedule, TrainerContext
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 _USUAL_EPOCHS = 3
 
@@ -193,20 +193,6 @@ class BehavioralCloning(ImitationUpdate):
         return {"Losses/Pretraining Loss": loss}
 
 
-def make_cloning(
-    context: TrainerContext,
-    actor: ClonedActor,
-    learning_rate: float,
-    batch_size: int,
-    intake: ObservationPreprocessor,
-    random: np.random.Generator,
-) -> BehavioralCloning | None:
-    """Make a `BehavioralCloning`; return None if the settings don't request cloning."""
-    if context.settings.behavioral_cloning is None:
-        return None
-    return BehavioralCloning(context, actor, learning_rate, batch_size, intake, random)
-
-
 # Examples are an expert's steps, from demonstrations or from a teacher's trajectories, as input to an update. Their
 # actions are in the form that the learning policy draws. Without memory an example is a step; with memory it is a
 # sequence of steps that starts with an empty memory, because the expert's memories are meaningless to the learner.
@@ -262,7 +248,8 @@ class Examples:
         self.design, self.observations, self.previous = design, observations, previous
         self._continuous, self._choices, self._masks = continuous, choices, masks
         memory = design.settings.memory
-        self.rows, self.real = sequences(lengths, 1 if memory is None else memory.sequence_length)
+        cuts = SequenceCuts.of(lengths, 1 if memory is None else memory.sequence_length)
+        self.rows, self.real = cuts.padded(slice(None))
 
     def __len__(self) -> int:
         """Return the number of sequences, S; without memory, each sequence is a single step."""
@@ -273,11 +260,10 @@ class Examples:
     ) -> ImitationBatch:
         """Return the selected sequences, normalised, on a device."""
         rows, real = self.rows[which].reshape(-1), self.real[which].reshape(-1)
-        vectors = self.observations.vectors[rows]
-        others = tuple(other[rows] for other in self.observations.others)
-        inputs = Inputs.from_encoded(
-            EncodedObservations(vectors if normalizer is None else normalizer.apply(vectors), others), device
-        )
+        observed = self.observations.rows(rows)
+        if normalizer is not None:
+            observed = EncodedObservations(normalizer.apply(observed.vectors), observed.others)
+        inputs = Inputs.from_encoded(observed, device)
         if self.design.memory_size:
             assert self.previous is not None, "made with memory"
             length = self.rows.shape[1]
@@ -311,25 +297,6 @@ def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Example
         previous,
         demonstrations.episode_lengths,
     )
-
-
-def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Cut consecutive runs into sequences, beginning at the start of each run.
-
-    Args:
-        lengths: [K] the number of rows of each run, at least 1.
-        longest: L, the number of rows per sequence; a run's last sequence may have fewer.
-
-    Returns:
-        The row indices [S, L] of each sequence, with the last row repeated as padding, and a mask [S, L], false for
-        padding.
-    """
-    counts = -(-lengths // longest)
-    run_starts, first = np.cumsum(lengths) - lengths, np.cumsum(counts) - counts
-    starts = np.repeat(run_starts, counts) + longest * (np.arange(counts.sum()) - np.repeat(first, counts))
-    last: NDArray[np.int64] = np.repeat(run_starts + lengths - 1, counts).astype(np.int64)[:, None]
-    rows = starts.astype(np.int64)[:, None] + np.arange(longest)
-    return np.minimum(rows, last), rows <= last
 
 
 # Imitation losses, computed from the head outputs of `ActorNetwork`: means, log σ if the design is squashed, then the

@@ -134,22 +134,6 @@ def without_doubles(files: Sequence[Path], behavior: str) -> list[Path]:
     return [file for file in files if file not in left_out]
 
 
-def unrecorded_brains(files: Sequence[Path], behavior: str) -> str:
-    """Return why recordings have no steps of a behaviour that brains controlled; empty if there is another reason."""
-    for file in files:
-        header = StreamReader(file).header if file.suffix == ".stream" else None
-        spec = None if header is None else _spec_of(header, behavior)
-        if header is None or spec is None or not _played_by_brains(header, spec.name):
-            continue
-        if not _block(header.config, spec.name).get("broadcast"):
-            return (
-                f"in {file}, a brain controlled {spec.name}, and a brain's steps are only recorded with broadcast: set "
-                f"behaviors.{spec.name}.broadcast: true and record.edges: [agent_processor] in the YAML of the "
-                "recorded run, and record again"
-            )
-    return ""
-
-
 def _spec_of(header: StreamHeader, behavior: str) -> BehaviorSpec | None:
     """Return the spec of the behaviour with this name, or of a file's only behaviour; None if there is neither."""
     by_name = {spec.name: spec for spec in header.specs}
@@ -435,9 +419,6 @@ def _read_unity_demo(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
 READERS: dict[str, Reader] = {".demo": _read_unity_demo, ".stream": read_stream, ".json": read_godot_demos}
 """The reader for each file suffix."""
 
-WITHOUT_SPEC = frozenset({".json"})
-"""Suffixes of files that don't store observation and action spaces, which the environment must then provide."""
-
 
 # Finding and loading the demonstrations at a `demo_path`.
 
@@ -468,10 +449,10 @@ def load_demonstrations(path: str, wanted: BehaviorSpec | str, folder: Path | No
         spec = spec or replace(part.spec, behavior_id=behavior)
         parts.append(checked(part, spec, path if minari else str(file)))
     if not parts:
-        why = unrecorded_brains(files, behavior)
         raise StageError(
-            f"behaviors.{behavior}: demo_path {path!r}: the recording contains no steps of {behavior}"
-            f"{why and f': {why}'}"
+            f"behaviors.{behavior}: demo_path {path!r}: the recording contains no steps of {behavior}; if a brain "
+            "controlled it, its steps are only recorded with broadcast: set broadcast: true for the behaviour and "
+            "record.edges: [agent_processor] in the YAML of the recorded run, and record again"
         )
     demonstrations = joined(parts)
     log.info(
@@ -489,7 +470,7 @@ def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
     Raises:
         StageError: as for `load_demonstrations`.
     """
-    return not path.startswith(PREFIX) and any(file.suffix in WITHOUT_SPEC for file in _files(path, behavior, folder))
+    return not path.startswith(PREFIX) and any(file.suffix == ".json" for file in _files(path, behavior, folder))
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
@@ -498,17 +479,17 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
     candidates = [absolute(path)] if folder is None else [folder / path, absolute(path)]
     for candidate in candidates:
         if candidate.is_dir():
-            found = sorted(candidate.iterdir())
+            matches = sorted(candidate.iterdir())
             break
-        found = (
+        matches = (
             [candidate] if candidate.is_file() else list(map(Path, sorted(glob.glob(str(candidate), recursive=True))))
         )
-        if found:
+        if matches:
             break
     else:
         looked = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
         raise StageError(f"{where}: no file or folder matches; looked in {looked}")
-    files = [file for file in found if file.is_file()]
+    files = [file for file in matches if file.is_file()]
     readable = [
         file
         for file in files

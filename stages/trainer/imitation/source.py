@@ -62,10 +62,10 @@ class DemonstrationSource(Source[Message]):
         demonstrations = [
             load_demonstrations(path, self.specs.get(name, name), self._folder) for name, path in self._paths.items()
         ]
-        self.behavior_specs = {each.spec.behavior_id: each.spec for each in demonstrations}
+        self.behavior_specs = {recorded.spec.behavior_id: recorded.spec for recorded in demonstrations}
         self._feeds = [
-            demonstration_batches(each, self._rows_per_batch, context.seed, self._seen.get(each.spec.name, 0))
-            for each in demonstrations
+            demonstration_batches(recorded, self._rows_per_batch, context.seed, self._seen.get(recorded.spec.name, 0))
+            for recorded in demonstrations
         ]
 
     async def produce(self) -> AsyncIterator[Message]:
@@ -160,17 +160,10 @@ class _Feeder:
         first = self._starts[episodes]
         which = rows_between(first + starts, first + stops)
         rows = {name: column[which] for name, column in self._rows.items()}
-        trajectories = self._trajectory_columns(episodes, starts, stops)
-        self._made += len(pieces)
-        return TrajectoryBatch(self._demonstrations.spec.behavior_id, 0, rows, trajectories)
-
-    def _trajectory_columns(
-        self, episodes: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]
-    ) -> dict[str, Array]:
-        demonstrations, k = self._demonstrations, len(episodes)
-        last, first, ends = self._last[episodes], self._starts[episodes], stops == self._lengths[episodes]
+        demonstrations, k = self._demonstrations, len(pieces)
+        last, ends = self._last[episodes], stops == self._lengths[episodes]
         terminated = ends & demonstrations.terminated[last]
-        columns = {column.name: np.zeros(k, column.dtype) for column in TRAJECTORY_COLUMNS}
+        columns: dict[str, Array] = {column.name: np.zeros(k, column.dtype) for column in TRAJECTORY_COLUMNS}
         columns |= {
             "lengths": (stops - starts).astype(np.int32),
             "episode_ids": episodes,
@@ -182,10 +175,11 @@ class _Feeder:
         }
         after = first + np.where(ends, 0, stops)
         observed = zip(demonstrations.observations, demonstrations.final_observations, strict=True)
-        for index, (rows, finals) in enumerate(observed):
-            columns[f"next_obs_{index}"] = following = rows[after]
+        for index, (values, finals) in enumerate(observed):
+            columns[f"next_obs_{index}"] = following = values[after]
             following[ends] = finals[last[ends]]
         for name, array in self._actions.items():
             columns[f"previous_{name}"] = previous = array[first + starts - 1]
             previous[starts == 0] = 0
-        return columns
+        self._made += k
+        return TrajectoryBatch(demonstrations.spec.behavior_id, 0, rows, columns)

@@ -64,15 +64,15 @@ class Anchor:
             heads: computes the network's head outputs, using its weights at the time of the call.
             minibatches: N rows in total. Each replica computes the columns of all rows.
         """
-        found = list[Tensor]()
+        described_rows = list[Tensor]()
         if self._values is None:
             self._values = self._network.values.clone()
         with self._in_place(self._values), torch.no_grad():
-            for each in minibatches:
-                of_inputs = heads(each.inputs)
-                of_rows = of_inputs if each.real is None else of_inputs.index_select(0, each.real)
-                found.append(self._described(of_rows, each))
-        columns: NDArray[np.float32] = torch.cat(found).cpu().numpy()
+            for minibatch in minibatches:
+                of_inputs = heads(minibatch.inputs)
+                of_rows = of_inputs if minibatch.real is None else of_inputs.index_select(0, minibatch.real)
+                described_rows.append(self._described(of_rows, minibatch))
+        columns: NDArray[np.float32] = torch.cat(described_rows).cpu().numpy()
         return columns
 
     def divergence(self, heads: Tensor, batch: Minibatch) -> Tensor:
@@ -104,7 +104,7 @@ class Anchor:
         """Return host copies of the weights, keyed by name; None for weights that have not been needed yet."""
         weights = {"anchor": self._values, "average": self._average}
         views = self._network.named_views
-        return {name: None if each is None else host_copies(views(each)) for name, each in weights.items()}
+        return {name: None if values is None else host_copies(views(values)) for name, values in weights.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`; weights missing from it start as the network's.
@@ -124,12 +124,12 @@ class Anchor:
 
     @contextmanager
     def _in_place(self, values: Tensor) -> Iterator[None]:
-        own = self._network.values.clone()
+        before = self._network.values.clone()
         self._network.values.copy_(values)
         try:
             yield
         finally:
-            self._network.values.copy_(own)
+            self._network.values.copy_(before)
 
     def _described(self, heads: Tensor, batch: Minibatch) -> Tensor:
         network, actions = self._network, self._actions
@@ -170,7 +170,7 @@ def divergence(p: Tensor, q: Tensor, continuous: int) -> Tensor:
     log_p, log_q = p[:, 2 * continuous :], q[:, 2 * continuous :]
     rows = (log_p.exp() * (log_p - log_q)).sum(dim=1)
     if continuous:
-        (mu, log_sigma), (m, log_s) = (torch.split(each[:, : 2 * continuous], continuous, 1) for each in (p, q))
+        (mu, log_sigma), (m, log_s) = (torch.split(side[:, : 2 * continuous], continuous, 1) for side in (p, q))
         gaps = ((2.0 * log_sigma).exp() + (mu - m).square()) * (-2.0 * log_s).exp()
         rows = rows + (log_s - log_sigma + 0.5 * gaps - 0.5).sum(dim=1)
     return rows

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.messages import Array
-from headrace.stages.policy.network.layers import Inputs, to_device
-from headrace.stages.trainer.on_policy.trainer import SequenceCuts, gathered_others, gathered_sequences
+from headrace.stages.policy.network.layers import Inputs, gathered, to_device
+from headrace.stages.trainer.on_policy.trainer import gathered_sequences
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 
@@ -142,7 +143,7 @@ class Rollout:
         self._memories, self._critic_memories = memories, critic_memories
         self._device = device = inputs.vectors.device
         floats = np.concatenate([column.astype(np.float32, copy=False) for column in columns.values()], axis=1)
-        widths = ("vectors", inputs.vectors.shape[1]), *((name, each.shape[1]) for name, each in columns.items())
+        widths = ("vectors", inputs.vectors.shape[1]), *((name, column.shape[1]) for name, column in columns.items())
         packed = torch.cat([inputs.vectors, to_device(torch.from_numpy(floats), device)], dim=1)
         self.block = PackedColumns(packed, to_device(torch.from_numpy(choices.astype(np.int64)), device), widths)
         """All N rows in order, without images and sets."""
@@ -159,10 +160,10 @@ class Rollout:
         at least one sequence. The remaining rows or sequences are dropped.
         """
         if self._cuts is not None:
-            each = max(1, batch_size // self._cuts.length)
+            per_batch = max(1, batch_size // self._cuts.length)
             for _ in range(count):
-                parts = torch.split(torch.from_numpy(random.permutation(len(self._cuts))), each)
-                sequences = (self._sequences(part.numpy(), replicas) for part in parts if len(part) == each)
+                parts = torch.split(torch.from_numpy(random.permutation(len(self._cuts))), per_batch)
+                sequences = (self._sequences(part.numpy(), replicas) for part in parts if len(part) == per_batch)
                 yield sequences if self._teams is None else map(self._with_teams, sequences)
             return
         n, device, part = len(self.block.floats), self._device, replicas.part(batch_size)
@@ -195,8 +196,8 @@ class Rollout:
         """Yield all N rows in order, in minibatches of at most `batch_size` rows or of complete sequences; no teams."""
         if self._cuts is not None:
             numbers = np.arange(len(self._cuts))
-            each = max(1, batch_size // self._cuts.length)
-            return (self._sequences(numbers[at : at + each]) for at in range(0, len(numbers), each))
+            per_batch = max(1, batch_size // self._cuts.length)
+            return (self._sequences(numbers[at : at + per_batch]) for at in range(0, len(numbers), per_batch))
         minibatches = self._views(self.block, torch.arange(len(self.block.floats)), batch_size)
         return map(self._with_others, minibatches) if self._inputs.others else minibatches
 
@@ -207,7 +208,7 @@ class Rollout:
             yield Minibatch.of_block(PackedColumns(floats, choices, block.widths), rows=numbers)
 
     def _with_others(self, minibatch: Minibatch) -> Minibatch:
-        others = gathered_others(self._inputs.others, minibatch.rows, self._device)
+        others = gathered(self._inputs.others, minibatch.rows, self._device)
         return replace(minibatch, inputs=minibatch.inputs._replace(others=others))
 
     def _with_teams(self, minibatch: Minibatch) -> Minibatch:
@@ -219,20 +220,20 @@ class Rollout:
         assert self._cuts is not None, "only called with memory"
         assert self._memories is not None, "there are as many as sequences"
         part, share, together = replicas.part(len(which)), 1.0, None
-        own = which[part.rows]
-        padded, real = self._cuts.padded(own)
-        rows, chosen = torch.from_numpy(padded.reshape(-1)[real]), to_device(torch.from_numpy(own), self._device)
+        numbers = which[part.rows]
+        padded, real = self._cuts.padded(numbers)
+        rows, chosen = torch.from_numpy(padded[real]), to_device(torch.from_numpy(numbers), self._device)
         if replicas.size > 1:
             of_all, real_of_all = self._cuts.padded(which)
-            together = torch.from_numpy(of_all.reshape(-1)[real_of_all])
+            together = torch.from_numpy(of_all[real_of_all])
             share = len(rows) * part.weight / len(together)
         floats, choices, widths = self.block
-        there = to_device(rows, self._device)
+        index = to_device(rows, self._device)
         return Minibatch.of_block(
-            PackedColumns(floats.index_select(0, there), choices.index_select(0, there), widths),
+            PackedColumns(floats.index_select(0, index), choices.index_select(0, index), widths),
             inputs=gathered_sequences(self._inputs, padded, self._memories.index_select(0, chosen)),
             rows=rows,
-            real=to_device(torch.from_numpy(real), self._device),
+            real=to_device(torch.from_numpy(np.flatnonzero(real)), self._device),
             critic_memories=None if self._critic_memories is None else self._critic_memories.index_select(0, chosen),
             padded=torch.from_numpy(padded.reshape(-1)),
             share=share,

@@ -29,7 +29,7 @@ from headrace.stages.policy.network.layers import Inputs, gathered, to_device
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
-from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.imitation.cloning import BehavioralCloning, ClonedActor
 from headrace.stages.trainer.intake import (
     BuiltInTrainer,
     ObservationPreprocessor,
@@ -47,6 +47,7 @@ from headrace.stages.trainer.protocol import (
 from headrace.stages.trainer.rewards.signal import Signals
 from headrace.stages.trainer.trajectories import (
     Chains,
+    SequenceCuts,
     cut_every,
     moments_within,
     rows_within,
@@ -114,8 +115,10 @@ class OnPolicyTrainer(BuiltInTrainer[Settings], Generic[Settings, Update]):
         self._update: Update = context.accelerate(self._make_update(), context, self._design)
         network, h = self._update.network, self._hyperparameters
         self._network, self._acting_views = network, network.acting_views
-        actor = ClonedActor(self._design, self._update.heads, network)
-        self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
+        self._cloning: BehavioralCloning | None = None
+        if settings.behavioral_cloning is not None:
+            actor, rate = ClonedActor(self._design, self._update.heads, network), h.learning_rate
+            self._cloning = BehavioralCloning(context, actor, rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
         self._parts = {"optimizer": self._update, "signals": self._signals, "cloning": self._cloning}
@@ -284,10 +287,9 @@ class BufferSignals(Signals):
         """
         if self.scale is not None:
             new = fresh or buffer
-            of_agents = new.trajectories["agent_ids"], new.trajectories["episode_ids"], new.ended
-            self.scale.see(extrinsic[: len(new)], new.trajectories["lengths"], *of_agents, update, new.chains)
-        own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
-        rewards: Floats = own[:, None] * self.strengths
+            self.scale.see(extrinsic[: len(new)], new.trajectories["lengths"], new.chains, update)
+        scaled = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
+        rewards: Floats = scaled[:, None] * self.strengths
         if not self.others:
             return rewards
         self._losses, self._transitions = {}, BufferTransitions(self._context.spec, buffer, self._context.device)
@@ -317,7 +319,7 @@ class BufferSignals(Signals):
         """
         for name, losses in self._losses.items():
             self._context.statistics.add(self._context.behavior, name, float(np.mean(losses)))
-        self.report_episodes(buffer.trajectories, buffer.ended, rewards[:, self.others], update, buffer.chains)
+        self.report_episodes(buffer.trajectories["lengths"], buffer.chains, rewards[:, self.others], update)
 
     def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
         """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S].
@@ -370,52 +372,14 @@ class BufferTransitions:
 
         here, ends = self._observations, self._finals
         others = tuple(after(*pair) for pair in zip(here.others, ends.others, strict=True))
-        now = EncodedObservations(here.vectors[rows], tuple(other[rows] for other in here.others))
         return Transitions(
-            Inputs.from_encoded(now, self._device),
+            Inputs.from_encoded(here.rows(rows), self._device),
             Inputs.from_encoded(EncodedObservations(after(here.vectors, ends.vectors), others), self._device),
             *(torch.from_numpy(column[rows]).to(self._device) for column in self._columns),
         )
 
 
 # The buffer. Axis letters: N rows of K consecutive trajectories, cut into Q sequences; P action features.
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceCuts:
-    """The positions of Q sequences among the rows, in row order.
-
-    A sequence is within one trajectory and has at most L rows; a trajectory's last sequence may be shorter.
-    """
-
-    length: int
-    """L, the maximum number of rows per sequence."""
-    starts: NDArray[np.int64]
-    """[Q] the first row of each sequence."""
-    sizes: NDArray[np.int64]
-    """[Q] the number of rows of each sequence, from 1 to L."""
-    first: NDArray[np.int64]
-    """[K] the index of the first sequence in each trajectory."""
-
-    @classmethod
-    def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
-        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
-        counts = -(-lengths.astype(np.int64) // length)
-        first = np.cumsum(counts) - counts
-        before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
-        rows_before = np.cumsum(lengths, dtype=np.int64) - lengths
-        starts = np.repeat(rows_before, counts) + before
-        sizes = np.minimum(length, np.repeat(lengths, counts) - before)
-        return cls(length, starts, sizes, first)
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def padded(self, which: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return q sequences' padded row indices [q, L], and the positions [R] of the entries that are not padding."""
-        sizes, steps = self.sizes[which][:, None], np.arange(self.length)
-        rows = self.starts[which][:, None] + np.minimum(steps, sizes - 1)
-        return rows, np.flatnonzero((steps < sizes).reshape(-1))
 
 
 class RolloutBuffer:
@@ -483,13 +447,13 @@ class RolloutBuffer:
             rows += GROUP_ROW_COLUMNS
             trajectories += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
         self.declared = {"rows": rows, "trajectories": trajectories, "sequences": sequences}
-        self.grouped, self.follows_agents, self.squashed = grouped, follows_agents, squashed
+        self.grouped, self.squashed = grouped, squashed
         self._arrays: dict[str, dict[str, Array]] = {}
         self._tables: dict[str, dict[str, Array]] = {table: {} for table in self.declared}
         self.rows, self.trajectories, self.sequences = self._tables.values()
         for table, columns in self.declared.items():
             capacity = size if table == "rows" else max(1, size // 16)
-            self._arrays[table] = {each.name: np.empty((capacity, *each.shape), each.dtype) for each in columns}
+            self._arrays[table] = {column.name: np.empty((capacity, *column.shape), column.dtype) for column in columns}
         self._waiting: list[tuple[Columns, Columns]] = []
         """Copies of row and trajectory columns for later updates, in order."""
         self._chains: Chains | None = None
@@ -551,16 +515,11 @@ class RolloutBuffer:
         return {"memories": rows["memories"][starts]}  # the update recomputes all other memories
 
     @property
-    def ended(self) -> NDArray[np.bool_]:
-        """[K] true if the episode ended with the trajectory; available only if the buffer follows agents."""
-        ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
-        return ended
-
-    @property
-    def chains(self) -> Chains | None:
-        """Which trajectory continues which, by agent and episode; None if the buffer does not follow agents."""
-        if self._chains is None and self.follows_agents:
-            self._chains = Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
+    def chains(self) -> Chains:
+        """Which trajectory continues which, by agent and episode; available only if the buffer follows agents."""
+        if self._chains is None:
+            ended = self.trajectories["terminated"] | self.trajectories["truncated"]
+            self._chains = Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], ended)
         return self._chains
 
     def cuts(self) -> SequenceCuts:
@@ -583,14 +542,14 @@ class RolloutBuffer:
         """Return features [N, P] of each row's previous action, and [K, P] of each trajectory's last action."""
         lengths = self.trajectories["lengths"]
         last = np.cumsum(lengths) - 1
-        own = self.action_features()
-        before = np.empty_like(own)
-        before[1:] = own[:-1]
+        features = self.action_features()
+        before = np.empty_like(features)
+        before[1:] = features[:-1]
         actions = self._spec.actions
         drawn, choices = drawn_actions(actions, self.trajectories, len(lengths), "previous_")
         drawn = environment_actions(actions, drawn, self.squashed)
         before[last - lengths + 1] = action_features(actions, drawn, choices)
-        return before, own[last]
+        return before, features[last]
 
     def joined(self, rows: Columns, trajectories: Columns) -> RolloutBuffer:
         """Return a new buffer with these trajectories after this one's; their memories are in `trajectories`."""
@@ -645,15 +604,10 @@ def _joined(first: Columns, second: Columns) -> dict[str, Array]:
 def gathered_sequences(rows: Inputs, numbers: NDArray[np.int64], memories: Tensor) -> Inputs:
     """Gather sequences of rows [q, L] that start with the memories [q, m]."""
     device, flat = rows.vectors.device, torch.from_numpy(numbers.reshape(-1))
-    there = to_device(flat, device)
-    others = gathered_others(rows.others, flat, device)
-    previous = None if rows.previous_actions is None else rows.previous_actions.index_select(0, there)
-    return Inputs(rows.vectors.index_select(0, there), others, previous, memories, numbers.shape[1])
-
-
-def gathered_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
-    """Gather rows of images and sets, and copy them to the device with their dtype unchanged."""
-    return tuple(gathered(other, rows, device) for other in others)
+    index = to_device(flat, device)
+    others = gathered(rows.others, flat, device)
+    previous = None if rows.previous_actions is None else rows.previous_actions.index_select(0, index)
+    return Inputs(rows.vectors.index_select(0, index), others, previous, memories, numbers.shape[1])
 
 
 # Recursions over trajectories that are packed end to end.

@@ -105,8 +105,8 @@ class HindsightMemory(ReplayMemory):
         columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], ends - batch.lengths, ends)
         over = (batch.terminated | batch.truncated).tolist()
         for k, (agent, episode, begin, end) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            known = self._begun.pop(agent, None)
-            _, start, pieces = known if known is not None and known[0] == episode else (episode, begin, deque())
+            begun = self._begun.pop(agent, None)
+            _, start, pieces = begun if begun is not None and begun[0] == episode else (episode, begin, deque())
             pieces.append((begin, end))
             while pieces and pieces[0][1] <= oldest:
                 pieces.popleft()
@@ -120,7 +120,7 @@ class HindsightMemory(ReplayMemory):
                 "Limit the length of episodes, for instance with environment.max_episode_steps, or remove hindsight.",
                 self._count,
             )
-        self._begun = {agent: known for agent, known in self._begun.items() if agent in self._open}
+        self._begun = {agent: begun for agent, begun in self._begun.items() if agent in self._open}
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
         """Draw rows uniformly, with replacement, from finished episodes, and relabel the first of them.
@@ -226,7 +226,7 @@ def _columns_of(context: TrainerContext, layout: ObservationLayout, name: str) -
     for index, columns in layout.vectors:
         if observations[index].name == name:
             return columns
-    names = ", ".join(f"{each.name} ({each.kind})" for each in observations)
+    names = ", ".join(f"{observation.name} ({observation.kind})" for observation in observations)
     raise StageError(
         f"{context.behavior}: hindsight needs vectors {ACHIEVED_GOAL} and {DESIRED_GOAL}, as goal environments have; "
         f"{name} is not among the vectors of: {names}. Remove hindsight, or make the observation space a Dict with both"

@@ -202,12 +202,12 @@ class UpdatePace:
 
     def _ends_of_rounds(self, batch: TrajectoryBatch, step: int) -> list[int]:
         """Return the steps at which rounds end within a batch; `step` is the total number of steps after the batch."""
-        before, each = step - batch.num_rows, self._hyperparameters.train_freq or 1
+        before, period = step - batch.num_rows, self._hyperparameters.train_freq or 1
         if not self._by_episodes:
-            return [*range(before - before % each + each, step + 1, each)]
+            return [*range(before - before % period + period, step + 1, period)]
         over = batch.terminated | batch.truncated
         ends: list[int] = (before + np.cumsum(batch.lengths)[over]).tolist()
-        earlier = self._episodes % each
+        earlier = self._episodes % period
         self._episodes += len(ends)
         self._last_end = ends[-1] if ends else self._last_end
-        return ends[each - earlier - 1 :: each]
+        return ends[period - earlier - 1 :: period]

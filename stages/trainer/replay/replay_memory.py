@@ -36,6 +36,7 @@ from headrace.stages.policy.observations import EncodedObservations, Observation
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.intake import ObservationPreprocessor, Transitions, drawn_actions
 from headrace.stages.trainer.protocol import Replicas, ReplicaSlice
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 Index = NDArray[np.int64]
 
@@ -77,7 +78,7 @@ class ReplayedRows:
         """Return views of the rows in a slice; if there are sequences, the slice must contain complete sequences."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         sequences = None if self.sequences is None else self.sequences.part(rows)
-        return ReplayedRows(_pick(self.observations, rows), _pick(self.next_observations, rows), columns, sequences)
+        return ReplayedRows(self.observations.rows(rows), self.next_observations.rows(rows), columns, sequences)
 
 
 class ReplayMemory:
@@ -104,8 +105,8 @@ class ReplayMemory:
         self.sequence_length = sequence_length
         self.sizes = {"buffer_size": capacity, "sequence_length": sequence_length}
         """The YAML settings that determine the memory's shape."""
-        masks = [Column("action_masks", "bool", (spec.actions.mask_size,))] if spec.actions.masked else []
-        sampled = [Column("rewards", "float32"), Column("terminated", "bool"), *action_columns(spec), *masks]
+        self.layout = layout
+        sampled = [Column("terminated", "bool"), *replayed_columns(spec)]
         references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
         self._sampled = [column.name for column in sampled]
         self._rows = {c.name: LazyColumn(c, capacity) for c in (*sampled, *references)}
@@ -225,7 +226,7 @@ class ReplayMemory:
             "start_count": self._start_count,
             "first_start": self._first_start,
             "touched": self.observations.touched,
-            "open": [[agent, *known] for agent, known in self._open.items()],
+            "open": [[agent, *newest] for agent, newest in self._open.items()],
         }
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
@@ -288,9 +289,9 @@ class ReplayMemory:
         columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], lasts)
         over = (batch.terminated | batch.truncated).tolist()
         for k, (agent, episode, last) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-            known = self._open.pop(agent, None)
-            if known is not None and known[0] == episode:
-                before[k] = known[1]
+            unfinished = self._open.pop(agent, None)
+            if unfinished is not None and unfinished[0] == episode:
+                before[k] = unfinished[1]
             if not over[k]:
                 self._open[agent] = (episode, last)
         return before
@@ -307,49 +308,39 @@ class ReplayMemory:
             The slots of the rows' observations [N] and of the final observations [K], and the rows that are continued.
         """
         first, starts = self._count, np.cumsum(batch.lengths, dtype=np.int64) - batch.lengths
-        final_slots = self.observations.allocate(batch.num_trajectories)
-        self.observations.write(final_slots, finals)
+        final_slots = self.observations.add(finals)
         joined = np.flatnonzero(before >= 0)
         earlier = before[joined]
         stored, shared = earlier < first, np.empty(len(joined), np.int64)
         shared[stored] = self._rows["next_slot"].take(earlier[stored] % self.capacity)
         shared[~stored] = final_slots[np.searchsorted(starts, earlier[~stored] - first, side="right") - 1]
-        same = _equal(self.observations.read(shared), _pick(rows, starts[joined]))
+        same = _equal(self.observations.read(shared), rows.rows(starts[joined]))
         fresh = np.ones(batch.num_rows, np.bool_)
         fresh[starts[joined[same]]] = False
         slots = np.empty(batch.num_rows, np.int64)
         slots[~fresh] = shared[same]
-        slots[fresh] = self.observations.allocate(int(fresh.sum()))
-        self.observations.write(slots[fresh], _pick(rows, fresh))
+        slots[fresh] = self.observations.add(rows.rows(fresh))
         return slots, final_slots, earlier[same]
 
     def _add_starts(self, batch: TrajectoryBatch) -> None:
-        length = self.sequence_length
-        lengths = batch.lengths.astype(np.int64)
-        counts = -(-lengths // length)
-        piece = np.repeat(np.arange(len(lengths)), counts)
-        offset = (np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)) * length
-        row = (np.cumsum(lengths) - lengths)[piece] + offset
-        at = np.arange(self._start_count, self._start_count + len(row)) % self.capacity
-        self._starts["row"].put(at, self._count + row)
-        self._starts["length"].put(at, np.minimum(length, lengths[piece] - offset))
-        self._starts["memories"].put(at, batch.rows["memories"][row])
+        cuts = SequenceCuts.of(batch.lengths, self.sequence_length)
+        piece = np.searchsorted(cuts.first, np.arange(len(cuts)), side="right") - 1
+        inside = np.diff(piece, prepend=-1) == 0
+        at = np.arange(self._start_count, self._start_count + len(cuts)) % self.capacity
+        self._starts["row"].put(at, self._count + cuts.starts)
+        self._starts["length"].put(at, cuts.sizes)
+        self._starts["memories"].put(at, batch.rows["memories"][cuts.starts])
         for name in self._previous:
             values = batch.trajectories[name][piece]
-            inside = offset > 0
-            values[inside] = batch.rows[name.removeprefix("previous_")][row[inside] - 1]
+            values[inside] = batch.rows[name.removeprefix("previous_")][cuts.starts[inside] - 1]
             self._starts[name].put(at, values)
-        self._start_count += len(row)
+        self._start_count += len(cuts)
 
 
-def replayed_columns(spec: BehaviorSpec) -> list[str]:
-    """Return the names of the batch columns that a replay memory keeps, in addition to observations."""
-    masks = ["action_masks"] if spec.actions.masked else []
-    return ["rewards", *(column.name for column in action_columns(spec)), *masks]
-
-
-def _pick(observations: EncodedObservations, index: slice | Index | NDArray[np.bool_]) -> EncodedObservations:
-    return EncodedObservations(observations.vectors[index], tuple(other[index] for other in observations.others))
+def replayed_columns(spec: BehaviorSpec) -> list[Column]:
+    """Return the row columns of a batch that a replay memory keeps, in addition to observations."""
+    masks = [Column("action_masks", "bool", (spec.actions.mask_size,))] if spec.actions.masked else []
+    return [Column("rewards", "float32"), *action_columns(spec), *masks]
 
 
 def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[np.bool_]:
@@ -402,15 +393,22 @@ class LazyColumn:
             self.rows.resize((grown, *self.rows.shape[1:]), refcheck=False)
 
 
-class ReusedSlots:
-    """Allocates slots, which are row numbers 0, 1, …; the slots freed last are the first to be reused.
+class ObservationStore:
+    """Stores encoded observations in slots, each only once even if several rows refer to it.
+
+    Slots are row numbers 0, 1, …; the slots freed last are the first to be reused.
+
+    Args:
+        layout: the columns of an observation.
+        capacity: the maximum number of slots that may be in use at the same time.
 
     Attributes:
         touched: the number of slots that have ever been in use. These slots have the lowest numbers, and only they take
             memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layout: ObservationLayout, capacity: int) -> None:
+        self.columns = [LazyColumn(column, capacity) for column in layout.columns()]
         self._free: Index = np.empty(0, np.int64)
         self.touched = 0
 
@@ -418,13 +416,17 @@ class ReusedSlots:
         """Return the number of slots in use."""
         return self.touched - len(self._free)
 
-    def allocate(self, count: int) -> Index:
-        """Mark `count` free slots as in use, and return them as a new array [count]."""
+    def add(self, observations: EncodedObservations) -> Index:
+        """Write n observations into free slots; return the slots [n], as a new array."""
+        count = len(observations.vectors)
         kept = max(0, len(self._free) - count)
         reused, self._free = self._free[kept:], self._free[:kept]
         fresh = np.arange(self.touched, self.touched + count - len(reused))
         self.touched += len(fresh)
-        return np.concatenate((reused, fresh))
+        slots = np.concatenate((reused, fresh))
+        for column, array in zip(self.columns, (observations.vectors, *observations.others), strict=True):
+            column.put(slots, array)
+        return slots
 
     def release(self, slots: Index) -> None:
         """Free slots that are in use."""
@@ -436,24 +438,6 @@ class ReusedSlots:
         free[used] = False
         self._free = np.flatnonzero(free)
         self.touched = touched
-
-
-class ObservationStore(ReusedSlots):
-    """Stores encoded observations in slots, each only once even if several rows refer to it.
-
-    Args:
-        layout: the columns of an observation.
-        capacity: the maximum number of slots that may be in use at the same time.
-    """
-
-    def __init__(self, layout: ObservationLayout, capacity: int) -> None:
-        super().__init__()
-        self.columns = [LazyColumn(column, capacity) for column in layout.columns()]
-
-    def write(self, slots: Index, observations: EncodedObservations) -> None:
-        """Write n observations into n slots."""
-        for column, array in zip(self.columns, (observations.vectors, *observations.others), strict=True):
-            column.put(slots, array)
 
     def read(self, slots: Index) -> EncodedObservations:
         """Return the observations in n slots, as new arrays."""
@@ -602,10 +586,10 @@ def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[Repl
     length = 1 if sequences is None else sequences.length
     counted = replicas.part(rows // length)
     here = ReplicaSlice(slice(counted.rows.start * length, counted.rows.stop * length), counted.weight)
-    own = replayed.part(here.rows)
-    if sequences is None or own.sequences is None:
-        return own, here, here.size * here.weight / rows
-    return own, here, float(own.sequences.mask.sum() * here.weight / sequences.mask.sum())
+    part = replayed.part(here.rows)
+    if sequences is None or part.sequences is None:
+        return part, here, here.size * here.weight / rows
+    return part, here, float(part.sequences.mask.sum() * here.weight / sequences.mask.sum())
 
 
 # Measurements of gradient steps on minibatches (losses, values and entropies), and their statistics.
@@ -631,7 +615,7 @@ class UpdateMeasures(NamedTuple):
 
 
 def statistics_of(
-    found: Sequence[UpdateMeasures],
+    measured: Sequence[UpdateMeasures],
     norms: Sequence[float],
     signals: Sequence[str],
     replicas: Replicas,
@@ -640,19 +624,19 @@ def statistics_of(
     """Return statistics of several gradient steps without padding, keyed by statistic name.
 
     Args:
-        found: the measurements of each step; the caller reports the losses.
+        measured: the measurements of each step; the caller reports the losses.
         norms: the norms of the actor's and the critics' gradients; empty if not measured.
         signals: the reward signals' names.
         replicas: the replicas that took the same steps.
         parts: for each step, this replica's part of the minibatch's rows, and the number of all rows.
     """
     tables = list[Tensor]()
-    for each, (here, rows) in zip(found, parts, strict=True):
-        columns = [each.q1, each.q2, each.targets, each.values, each.negentropies]
-        mask = [] if each.mask is None else [each.mask[:, None]]
+    for measures, (here, rows) in zip(measured, parts, strict=True):
+        columns = [measures.q1, measures.q2, measures.targets, measures.values, measures.negentropies]
+        mask = [] if measures.mask is None else [measures.mask[:, None]]
         tables.append(replicas.gathered(torch.cat([*columns, *mask], dim=1), here, rows))
     table, width = torch.cat(tables), len(signals)
-    if found[0].mask is not None:
+    if measured[0].mask is not None:
         table = table[table[:, -1] > 0, :-1]
     q1, q2, targets, values = (table[:, at * width : (at + 1) * width] for at in range(4))
     of_rows, log_probs = torch.stack([q1, q2, values, (q1 - targets).abs_()]), table[:, 4 * width :].sum(dim=1)

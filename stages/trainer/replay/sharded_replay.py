@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from headrace.queues.errors import QueueClosed
-from headrace.queues.messages import Array, Barrier, PolicyUpdate, ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.queues.messages import Barrier, PolicyUpdate, ReplayRequest, ReplaySample, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import BLOCKED
-from headrace.stages.policy.observations import EncodedObservations
+from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.stage import Stage
 from headrace.stages.trainer.protocol import new_random, random_state, restore_random
-from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory
+from headrace.stages.trainer.replay.replay_memory import ReplayedRows, ReplayMemory, replayed_columns
 from headrace.stages.trainer.stage import TrainerStage
 
 AT_ONCE = 64
@@ -41,17 +42,18 @@ class ShardedReplay:
     """A replay memory in several shards, without sequences.
 
     Args:
+        spec: observations and actions.
+        layout: the layout of encoded observations.
         capacity: the number of rows kept by all shards together.
-        columns: the columns that shards keep, in addition to observations and `terminated`.
         shards: the number of shards.
     """
 
     sequence_length = 0
 
-    def __init__(self, capacity: int, columns: Sequence[str], shards: int) -> None:
+    def __init__(self, spec: BehaviorSpec, layout: ObservationLayout, capacity: int, shards: int) -> None:
         self.outgoing: list[asyncio.Queue[Outgoing]] = [asyncio.Queue() for _ in range(shards)]
         """Outgoing messages for each shard, in order. Callers await `drained` to keep these queues short."""
-        self._columns = columns
+        self._columns, self._layout = [column.name for column in replayed_columns(spec)], layout
         self._capacity = shard_capacity(capacity, shards)
         self._sizes = np.zeros(shards, np.int64)
         self._known = np.zeros(shards, np.bool_)
@@ -77,8 +79,8 @@ class ShardedReplay:
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
         """Send trajectories to the shards of their episodes."""
-        columns = {**{name: batch.rows[name] for name in self._columns}, **_named("obs", rows)}
-        ends = {**{name: batch.trajectories[name] for name in _ENDS}, **_named("final", finals)}
+        columns = {**{name: batch.rows[name] for name in self._columns}, **self._layout.as_columns(rows)}
+        ends = {**{name: batch.trajectories[name] for name in _ENDS}, **self._layout.as_columns(finals, "next_")}
         whole = TrajectoryBatch(batch.behavior_id, batch.source, columns, ends)
         shards = len(self._sizes)
         owner = (batch.trajectories["agent_ids"] + batch.trajectories["episode_ids"]) % shards
@@ -109,7 +111,8 @@ class ShardedReplay:
                 await self._wait()
             parts = [self._answers[shard].popleft().columns for shard in shards]
             columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            self._ready.append(ReplayedRows(_encoded("obs", columns), _encoded("next", columns), columns))
+            of_columns = self._layout.from_columns
+            self._ready.append(ReplayedRows(of_columns(columns), of_columns(columns, "next_"), columns))
 
     async def opened(self) -> None:
         """Request every shard's size and wait for the answers.
@@ -178,18 +181,6 @@ def shard_capacity(capacity: int, shards: int) -> int:
     return -(-capacity // shards)
 
 
-def _named(prefix: str, observations: EncodedObservations) -> dict[str, Array]:
-    others = {f"{prefix}_encoded_{index}": other for index, other in enumerate(observations.others)}
-    return {f"{prefix}_encoded_vectors": observations.vectors, **others}
-
-
-def _encoded(prefix: str, columns: Mapping[str, Array]) -> EncodedObservations:
-    others: list[Array] = []
-    while f"{prefix}_encoded_{len(others)}" in columns:
-        others.append(columns[f"{prefix}_encoded_{len(others)}"])
-    return EncodedObservations(columns[f"{prefix}_encoded_vectors"], tuple(others))
-
-
 class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
     """A stage that stores one shard's rows and draws from them.
 
@@ -210,8 +201,9 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
 
     def process(self, item: TrajectoryBatch | ReplayRequest) -> Iterator[ReplaySample]:
         """Store a batch, or answer a request with one item per batch to which this shard contributes rows."""
+        layout = self.memory.layout
         if isinstance(item, TrajectoryBatch):
-            self.memory.add(item, _encoded("obs", item.rows), _encoded("final", item.trajectories))
+            self.memory.add(item, layout.from_columns(item.rows), layout.from_columns(item.trajectories, "next_"))
             self.rows += item.num_rows
             return
         for count in item.counts.tolist():
@@ -219,8 +211,9 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
                 yield ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
             elif count:
                 drawn = self.memory.sample(count, self._random)
-                before, after = _named("obs", drawn.observations), _named("next", drawn.next_observations)
-                yield ReplaySample({**drawn.columns, **before, **after})
+                before, after = drawn.observations, drawn.next_observations
+                observed = {**layout.as_columns(before), **layout.as_columns(after, "next_")}
+                yield ReplaySample({**drawn.columns, **observed})
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return everything except the rows, which are saved in a separate file."""

@@ -49,7 +49,8 @@ class RND(NetworkSignal[NetworkBody]):
         with torch.no_grad():
             target, _ = self._target.module(inputs)
         predicted, _ = self.network.module(inputs)
-        return distillation_errors(predicted, target)
+        errors: Tensor = (predicted - target).square().sum(dim=1)
+        return errors
 
     def state_dict(self) -> dict[str, Any]:
         """Return both networks, optimizer, normaliser and random state."""
@@ -58,10 +59,5 @@ class RND(NetworkSignal[NetworkBody]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `state_dict()`."""
         super().load_state_dict(state)
-        with self.naming_signal():
+        with self.context.naming_behavior(f"reward signal {self.name}"):
             write_named(self._target.parameters, state["target"], "target weights")
-
-
-def distillation_errors(predicted: Tensor, target: Tensor) -> Tensor:
-    """Return Σ (predicted − target)² for each row [B], from features [B, E]."""
-    return (predicted - target).square().sum(dim=1)

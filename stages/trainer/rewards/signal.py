@@ -7,8 +7,7 @@ The environment's reward is also a signal.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -149,7 +148,19 @@ def make_signals(context: TrainerContext) -> list[RewardSignal]:
         LoadError: if a custom class can't be imported, is not a RewardSignal, does not accept its arguments, or raises
             an exception.
     """
-    return [_make_signal(name, context) for name in context.settings.signals]
+    signals: list[RewardSignal] = []
+    for name, settings in context.settings.signals.items():
+        # A separate seed, so the signal's networks don't start as copies of the trainer's or another signal's.
+        seed = int(np.random.SeedSequence([context.seed, crc32(name.encode())]).generate_state(1, np.uint64)[0])
+        reference = context.settings.reward_signals.class_of(name)
+        if not isinstance(settings, OwnSignalSettings):
+            signals.append(load_attribute(reference, None, "reward signal")(name, settings, context, seed))
+            continue
+        path = ("behaviors", context.behavior, "reward_signals", name)
+        made = partial(find_signal(settings, context.folder, path), name, settings, context, seed)
+        with blaming(*path):
+            signals.append(construct(dotted(path), reference, made, settings.with_))
+    return signals
 
 
 def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:
@@ -173,21 +184,6 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
         # The arguments that every signal gets come before its own arguments.
         check_arguments(where, settings.use, partial(made, "", settings, None, 0), settings.with_)
     return signal_class
-
-
-def _make_signal(name: str, context: TrainerContext) -> RewardSignal:
-    # A separate seed, so the signal's networks don't start as copies of the trainer's or another signal's.
-    seed = int(np.random.SeedSequence([context.seed, crc32(name.encode())]).generate_state(1, np.uint64)[0])
-    settings, reference = context.settings.signals[name], context.settings.reward_signals.class_of(name)
-    if not isinstance(settings, OwnSignalSettings):
-        built_in: RewardSignal = load_attribute(reference, None, "reward signal")(name, settings, context, seed)
-        return built_in
-    path = ("behaviors", context.behavior, "reward_signals", name)
-    signal_class = find_signal(settings, context.folder, path)
-    with blaming(*path):
-        made = partial(signal_class, name, settings, context, seed)
-        signal: RewardSignal = construct(dotted(path), reference, made, settings.with_)
-    return signal
 
 
 # Reward signals with a network: their design, normaliser, optimizer and state.
@@ -282,20 +278,12 @@ class NetworkSignal(RewardSignal, Generic[Module]):
             raise StageError(
                 f"{self.where}: {self.design.key}.normalize is {now}, but was {then} when the state was saved"
             )
-        with self.naming_signal():
+        with self.context.naming_behavior(f"reward signal {self.name}"):
             self.network.load(state["network"]["weights"])
             self._adam.load_state_dict(self.network.named_views, state["network"])
             if self.normalizer is not None:
                 self.normalizer.load_state_dict(state["normalizer"])
         restore_random(self.random, state["random"])
-
-    @contextmanager
-    def naming_signal(self) -> Iterator[None]:
-        """Prefix a `StageError` raised in the `with` block with the behaviour's and the signal's name."""
-        try:
-            yield
-        except StageError as error:
-            raise StageError(f"{self.where}: {error}") from error
 
 
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:
@@ -349,26 +337,19 @@ class Signals:
             self.signals[at].observe(vectors)
 
     def report_episodes(
-        self,
-        trajectories: Mapping[str, Array],
-        ended: NDArray[np.bool_],
-        rewards: NDArray[np.float64],
-        update: int,
-        chains: Chains | None = None,
+        self, lengths: NDArray[np.integer], chains: Chains, rewards: NDArray[np.float64], update: int
     ) -> None:
         """Report the sums of rewards over the episodes that end with some of K trajectories of N rows.
 
         Args:
-            trajectories: the columns [K] of lengths, agents and episodes.
-            ended: [K] true if the episode ends with the trajectory.
+            lengths: [K] the number of rows of each trajectory.
+            chains: the trajectories.
             rewards: [N, others] the rewards of all signals except the environment's, times the signals' strengths.
             update: the update's number, ascending.
-            chains: which trajectory continues which, if already known.
         """
         assert self.sums is not None, "only called if there are other signals"
-        lengths, episodes = trajectories["lengths"], (trajectories["agent_ids"], trajectories["episode_ids"])
         amounts = np.add.reduceat(rewards, np.cumsum(lengths) - lengths)
-        finished = add_to_episodes(self.sums, *episodes, ended, amounts, update, chains)
+        finished = add_to_episodes(self.sums, chains, amounts, update)
         for column, at in enumerate(self.others):
             if len(finished):
                 name, sums = f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist()
@@ -388,10 +369,10 @@ class Signals:
         Raises:
             StageError: if the state belongs to different signals or networks; the message names signals or tensor.
         """
-        found, expected = sorted(state["signals"]), sorted(self.names)
-        if found != expected:
+        saved, expected = sorted(state["signals"]), sorted(self.names)
+        if saved != expected:
             raise StageError(
-                f"reward_signals are {', '.join(expected)}, but the saved state was made with {', '.join(found)}; a "
+                f"reward_signals are {', '.join(expected)}, but the saved state was made with {', '.join(saved)}; a "
                 "resumed run needs the same signals"
             )
         for signal in self.signals:

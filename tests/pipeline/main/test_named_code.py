@@ -14,8 +14,8 @@ from headrace.pipeline.run import run
 CLASSES = """
 import gymnasium
 from headrace.stages import Stage
-from headrace.stages.trainer import Trainer
-from headrace.stages.trainer.rewards import RewardSignal
+from headrace.stages.trainer.protocol import Trainer
+from headrace.stages.trainer.rewards.signal import RewardSignal
 from torch import nn
 
 

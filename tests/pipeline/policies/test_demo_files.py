@@ -13,7 +13,7 @@ from headrace.queues.specs import ActionSpec
 from headrace.queues.stream_file import StreamHeader, StreamWriter
 from headrace.stages.environments.engines.unity.demo_steps import DemoReader
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 OTHER = replace(SPEC, behavior_id="Other?team=1", actions=ActionSpec(0, (4,)))
 

@@ -27,7 +27,9 @@ from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import PolicyDesign, Recall, design_of, make_policy, policy_layout
+from headrace.stages.policy.design import PolicyDesign, design_of, policy_layout
+from headrace.stages.policy.numpy_policy import make_policy
+from headrace.stages.policy.protocol import Recall
 
 SPEC = BehaviorSpec("Ball?team=0", (ObservationSpec("court", (5,)),), ActionSpec(1, (3, 2)))
 SETTINGS = BehaviorSettings.model_validate(

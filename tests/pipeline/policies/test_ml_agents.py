@@ -17,8 +17,8 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.numpy_policy import NumpyPolicy
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
-from headrace.stages.trainer import Trainer, TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 PPO = SAMPLES["ppo_hybrid"]
 SAC = SAMPLES["sac_discrete"]

@@ -20,8 +20,9 @@ from headrace.pipeline.policies.inference import make_inference_policy, policy_f
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy import NumpyPolicy
-from headrace.stages.policy.onnx import OnnxPolicy, model
+from headrace.stages.policy.numpy_policy import NumpyPolicy
+from headrace.stages.policy.onnx import model
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 
 DESIGN = design_for()
 SETTINGS = BehaviorSettings.model_validate(
@@ -140,7 +141,7 @@ def test_a_folder_that_is_not_a_runs_is_refused(tmp_path, capsys):
 
 @pytest.mark.lengthy
 def test_custom_networks_are_found_next_to_the_configuration(tmp_path):
-    from headrace.stages.policy import design_of
+    from headrace.stages.policy.design import design_of
 
     spec = BehaviorSpec("CartPole", (ObservationSpec("vector", (4,)),), ActionSpec(0, (2,)))
     example = ROOT / "examples" / "custom_network"

@@ -10,9 +10,9 @@ from headrace.pipeline.policies.warm_start import initial_policy, warm_start
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import design_of, policy_layout
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.policy.design import design_of, policy_layout
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 
 def starting_from(results, **more):

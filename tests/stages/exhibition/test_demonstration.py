@@ -7,7 +7,7 @@ from headrace.queues.messages import ActionBatch, TrajectoryBatch
 from headrace.queues.stream_file import StreamReader
 from headrace.stages.exhibition.demonstration import Demonstration
 from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 LEFT, RIGHT = "Volley?team=0", "Volley?team=1"
 

@@ -6,7 +6,7 @@ from benchmarks.matches import RandomPlayer, Tally, play_volley
 from headrace.queues.messages import ActionBatch
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.volley import ACTIONS, ScriptedPlayer
-from headrace.stages.policy import Decision, Recall
+from headrace.stages.policy.protocol import Decision, Recall
 
 GAMES = 1000
 MANY = 300

@@ -15,10 +15,20 @@ from headrace.queues.columns import Column, decision_columns
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import LoadError, StageError
-from headrace.stages.policy import NumpyPolicy, PolicyDesign, Recall, make_policy, policy_layout, split_action_heads
-from headrace.stages.policy.design import MASK_PENALTY, action_heads_column, check_extra_columns, require_columns
-from headrace.stages.policy.network import ActorNetwork, Inputs, seeded
-from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_log_probs, log_tanh_slope
+from headrace.stages.policy.design import (
+    MASK_PENALTY,
+    PolicyDesign,
+    action_heads_column,
+    check_extra_columns,
+    policy_layout,
+    require_columns,
+    split_action_heads,
+)
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_log_probs, log_tanh_slope
+from headrace.stages.policy.numpy_policy import NumpyPolicy, make_policy
+from headrace.stages.policy.protocol import Recall
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 
 ACTIONS = {

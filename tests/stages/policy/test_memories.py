@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from properties import examples
 
 from headrace.queues.specs import ActionSpec
-from headrace.stages.policy import Recall
 from headrace.stages.policy.memories import AgentMemories
+from headrace.stages.policy.protocol import Recall
 
 FIRST = np.array([0.0, 1.0, 0.0], np.float32)
 

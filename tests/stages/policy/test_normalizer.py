@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from properties import examples
 
 from headrace.stages.errors import StageError
-from headrace.stages.policy import Normalizer
+from headrace.stages.policy.observations import Normalizer
 
 
 def test_a_new_normalizer_changes_nothing_within_its_limit():

@@ -11,12 +11,15 @@ from headrace.config import NetworkSettings
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy import ActingPolicy, Normalizer, NumpyPolicy, PolicyDesign, policy_layout
-from headrace.stages.policy.design import MASK_PENALTY, branch_slices
-from headrace.stages.policy.network import ActorCritic, ActorNetwork, Inputs, seeded
-from headrace.stages.policy.network.layers import ACTIVATIONS, categorical_log_probs, gaussian_log_probs
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign, consecutive_slices, policy_layout
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.network.torch_policy import TorchPolicy
-from headrace.stages.policy.numpy_policy import act_together
+from headrace.stages.policy.numpy_policy import NumpyPolicy, act_together
+from headrace.stages.policy.observations import Normalizer
+from headrace.stages.policy.protocol import ActingPolicy
 
 OBSERVATIONS = (ObservationSpec("a", (3,)), ObservationSpec("b", (2,), "int64"))
 SMALL = {"hidden_units": 16}
@@ -148,7 +151,7 @@ def test_torch_finds_the_log_probabilities_that_numpy_stored(actions):
     policy, network, tensors = make(actions, normalize=True)
     seen = observations(200)
     masks = None
-    branches = branch_slices(BehaviorSpec("Test", OBSERVATIONS, actions))
+    branches = consecutive_slices(actions.discrete_branches)
     if actions.masked:
         masks = np.random.default_rng(0).random((200, actions.mask_size)) < 0.6
         for branch in branches:
@@ -298,12 +301,14 @@ def test_a_design_that_needs_torch_is_refused():
 @pytest.mark.lengthy
 def test_acting_needs_neither_torch_nor_an_environment_package():
     code = """
-import sys, headrace.stages.policy, headrace.stages.trainer, headrace.pipeline.policies.export, headrace.pipeline.roles.actor
-import headrace.stages.environments.factory
+import sys, headrace.stages.environments.factory, headrace.pipeline.policies.export, headrace.pipeline.roles.actor
+import headrace.stages.trainer.stage
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.stages.policy.design import PolicyDesign
+from headrace.stages.policy.numpy_policy import make_policy
 spec = BehaviorSpec("Test", (ObservationSpec("o", (2,)),), ActionSpec(2))
-headrace.stages.policy.make_policy(headrace.stages.policy.PolicyDesign(spec, NetworkSettings(), squashed=True))
+make_policy(PolicyDesign(spec, NetworkSettings(), squashed=True))
 print([name for name in ("torch", "gymnasium", "pettingzoo") if name in sys.modules])
 """
     run = subprocess.run([sys.executable, "-c", code], cwd=_root(), check=True, capture_output=True, text=True)

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import ObservationLayout
+from headrace.stages.policy.observations import ObservationLayout
 
 IMAGE = ObservationSpec("camera", (4, 5, 3), "uint8", channels_last=True)
 THINGS = ObservationSpec("things", (6, 2))

@@ -11,8 +11,7 @@ from headrace.queues.columns import decision_columns
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy import PolicyDesign
-from headrace.stages.policy.design import MASK_PENALTY
+from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.sampling import (
     ActionSampler,
     check_heads,

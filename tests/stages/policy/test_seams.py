@@ -15,8 +15,8 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.environments.spaces.observations import observation_parts
 from headrace.stages.environments.spaces.own_space import own_space
 from headrace.stages.errors import StageError
-from headrace.stages.policy import ObservationLayout
 from headrace.stages.policy.design import design_of
+from headrace.stages.policy.observations import ObservationLayout
 
 CLIP = ObservationSpec("clip", (2, 3, 6, 6), "uint8")
 

@@ -12,11 +12,13 @@ from headrace.config import NetworkSettings
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import NumpyPolicy, PolicyDesign, Recall, policy_layout
+from headrace.stages.policy.design import PolicyDesign, policy_layout
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.network.body import ActorNetwork
 from headrace.stages.policy.network.layers import Inputs, gaussian_scores
 from headrace.stages.policy.network.torch_policy import TorchPolicy
+from headrace.stages.policy.numpy_policy import NumpyPolicy
+from headrace.stages.policy.protocol import Recall
 from headrace.stages.policy.sampling import StateNoise, sample_gaussian, sample_squashed
 
 ENCODING = np.array([[-0.8, -1.32, -0.25, 0.42], [1.14, 0.11, -0.55, -0.78], [0.75, 1.63, 0.27, -1.23]], np.float32)

@@ -16,10 +16,10 @@ from headrace.pipeline.policies.inference import acting_design
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import LoadError, StageError
-from headrace.stages.policy import PolicyDesign, design_of, make_policy, policy_layout
-from headrace.stages.policy.numpy_policy import NumpyPolicy
-from headrace.stages.policy.onnx import OnnxPolicy
+from headrace.stages.policy.design import PolicyDesign, design_of, policy_layout
+from headrace.stages.policy.numpy_policy import NumpyPolicy, make_policy
 from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.policy.sampling import ActionSampler
 from headrace.stages.trainer.exploration import EpsilonGreedy, GaussianNoise
 from headrace.stages.trainer.protocol import Schedule

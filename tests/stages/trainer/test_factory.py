@@ -11,8 +11,8 @@ from fakes import counting_spec
 
 from headrace.config import BehaviorSettings
 from headrace.stages.errors import LoadError
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 CUSTOM = """
     from fakes import RememberingTrainer

@@ -7,8 +7,8 @@ from trainer_samples import IMAGE, VECTOR, experience, flat_weights
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.policy.design import BF16, TORCHS_OWN
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 CASES = pytest.mark.parametrize(
     ("kind", "observation", "hyperparameters", "autograd"),

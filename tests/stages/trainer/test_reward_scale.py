@@ -12,7 +12,7 @@ from headrace.config import BehaviorSettings
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.trajectories import RewardScale
+from headrace.stages.trainer.trajectories import Chains, RewardScale
 
 GAMMA = 0.9
 
@@ -48,8 +48,8 @@ def pieces_of(rewards, over, cut):
 def see(scale, pieces, update):
     agents, episodes, ended, rewards = zip(*pieces, strict=True)
     lengths = np.array([len(each) for each in rewards])
-    columns = np.array(agents), np.array(episodes), np.array(ended)
-    scale.see(np.concatenate(rewards).astype(np.float32), lengths, *columns, update)
+    chains = Chains.of(np.array(agents), np.array(episodes), np.array(ended))
+    scale.see(np.concatenate(rewards).astype(np.float32), lengths, chains, update)
 
 
 @pytest.mark.lengthy

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace.stages.trainer import Schedule
+from headrace.stages.trainer.protocol import Schedule
 
 
 def test_a_constant_schedule_stays():

@@ -20,7 +20,7 @@ from headrace.stages.trainer.on_policy.rollout import Rollout
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOUpdate
 from headrace.stages.trainer.sac import coefficient_gradients
-from headrace.stages.trainer.trajectories import RewardScale
+from headrace.stages.trainer.trajectories import Chains, RewardScale
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 sb3 = pytest.importorskip("stable_baselines3", reason="needs stable-baselines3")
@@ -57,7 +57,7 @@ def test_scaled_rewards_are_those_of_its_vec_normalize(seed):
     scale, theirs, ours, episodes = RewardScale(gamma), [], [], np.zeros(envs, np.int64)
     for at in range(steps):
         theirs.append(vectorised.step(np.zeros((envs, 2), np.float32))[1])
-        scale.see(rewards[at], np.ones(envs, np.int64), np.arange(envs), episodes, over[at], at)
+        scale.see(rewards[at], np.ones(envs, np.int64), Chains.of(np.arange(envs), episodes, over[at]), at)
         ours.append(scale.apply(rewards[at]))
         episodes += over[at]
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)

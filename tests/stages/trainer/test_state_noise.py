@@ -8,8 +8,8 @@ from trainer_samples import CONTINUOUS, DISCRETE, HYBRID, VECTOR, experience, tr
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import make_policy
 from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import make_policy
 
 MEMORY = {"memory_size": 8, "sequence_length": 4}
 

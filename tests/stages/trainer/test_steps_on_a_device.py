@@ -12,13 +12,13 @@ from trainer_samples import IMAGE, VECTOR, experience
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.policy.network.layers import Inputs
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.fast.cuda_graphs import CudaGraphs
 from headrace.stages.trainer.fast.ppo import CapturedPPOUpdate
 from headrace.stages.trainer.fast.sac import CapturedSACUpdate
 from headrace.stages.trainer.on_policy.rollout import Rollout
 from headrace.stages.trainer.on_policy.trainer import Coefficients
+from headrace.stages.trainer.protocol import TrainerContext
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
 

@@ -27,8 +27,8 @@ UNITS = 16
 
 def compiles(activation: str, sizes: Sequence[int], dtype: torch.dtype) -> bool:
     """Return True if compiled layers exist for this activation, these sizes and this dtype."""
-    known = kernels is not None and activation in ACTIVATIONS and dtype == torch.float32
-    return known and not any(units % UNITS for units in sizes)
+    possible = kernels is not None and activation in ACTIVATIONS and dtype == torch.float32
+    return possible and not any(units % UNITS for units in sizes)
 
 
 def scores(actions: ActionSpec, dtype: torch.dtype) -> bool:

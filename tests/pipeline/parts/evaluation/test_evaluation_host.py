@@ -24,8 +24,8 @@ from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.games.volley import VolleyGroup
 from headrace.stages.policy.onnx.contract import read_notes
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 PLAIN: dict[str, Any] = {
     "behaviors": {"Volley": {"trainer_type": "ppo", "network_settings": {"hidden_units": 8, "num_layers": 1}}},

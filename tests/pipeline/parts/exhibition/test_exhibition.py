@@ -24,7 +24,7 @@ from headrace.pipeline.policies.export import export_policy
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.games.volley import VolleyGroup
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 from headrace.stages.trainer.ppo import PPOTrainer
 from headrace.stages.trainer.protocol import TrainerContext
 

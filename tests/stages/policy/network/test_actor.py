@@ -5,9 +5,10 @@ import torch
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import policy_layout
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import ActorNetwork, FlatParameters, Inputs, seeded
+from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.layers import Inputs
 
 PLAIN = (ObservationSpec("vector", (6,)),)
 IMAGE = (ObservationSpec("vector", (6,)), ObservationSpec("camera", (20, 20, 1), "uint8", channels_last=True))

@@ -6,10 +6,10 @@ from tensors import assert_close
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import policy_layout
-from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import ActorCritic, Inputs
+from headrace.stages.policy.design import PolicyDesign, policy_layout
+from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.flat_parameters import write_named
+from headrace.stages.policy.network.layers import Inputs
 
 
 def make(actions, shared=False, signals=1, inputs=6, seed=0, **settings):

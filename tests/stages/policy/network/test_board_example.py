@@ -14,8 +14,8 @@ from headrace.stages.games.connect_four import ConnectFourGroup
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.network.torch_policy import TorchPolicy
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 FOLDER = Path(__file__).parents[4] / "examples" / "connect_four"
 BOARD = ObservationSpec("observation", (84,), "int8")

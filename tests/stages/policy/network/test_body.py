@@ -7,7 +7,9 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import Inputs, NetworkBody, seeded
+from headrace.stages.policy.network.body import NetworkBody
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.layers import Inputs
 
 VECTOR = ObservationSpec("vector", (4,))
 SECOND = ObservationSpec("second", (2,), "int64")

@@ -12,7 +12,10 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import LoadError, StageError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import ActorNetwork, FlatParameters, Inputs, NetworkBody, make_actor_critic, seeded
+from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.body import ActorNetwork, NetworkBody
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
+from headrace.stages.policy.network.layers import Inputs
 
 FIRST = ObservationSpec("first", (3,))
 CAMERA = ObservationSpec("camera", (4, 5, 1), "uint8", channels_last=True)

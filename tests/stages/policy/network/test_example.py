@@ -8,7 +8,8 @@ import torch
 from headrace.config import PPOHyperparameters, load_config
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import design_of
-from headrace.stages.policy.network import Inputs, make_actor_critic
+from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.layers import Inputs
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "custom_network"
 SPEC = BehaviorSpec("CartPole", (ObservationSpec("vector", (4,)),), ActionSpec(discrete_branches=(2,)))

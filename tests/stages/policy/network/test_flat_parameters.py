@@ -5,7 +5,7 @@ from tensors import assert_close
 from torch import nn
 
 from headrace.stages.errors import StageError
-from headrace.stages.policy.network import FlatParameters, seeded
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 
 
 def module():

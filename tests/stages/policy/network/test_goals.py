@@ -8,8 +8,8 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import Inputs, NetworkBody
-from headrace.stages.policy.network.body import HyperLayer
+from headrace.stages.policy.network.body import HyperLayer, NetworkBody
+from headrace.stages.policy.network.layers import Inputs
 
 STATE = ObservationSpec("state", (4,))
 GOAL = ObservationSpec("goal", (2,), goal=True)

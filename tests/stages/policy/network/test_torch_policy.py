@@ -10,19 +10,15 @@ from headrace.queues.columns import decision_columns, memory_column
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy import (
-    ActingPolicy,
-    Normalizer,
-    NumpyPolicy,
-    ObservationLayout,
-    PolicyDesign,
-    Recall,
-    make_policy,
-    policy_layout,
-)
+from headrace.stages.policy.design import PolicyDesign, policy_layout
 from headrace.stages.policy.memories import AgentMemories
-from headrace.stages.policy.network import ActorNetwork, Inputs, seeded
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.torch_policy import TorchPolicy
+from headrace.stages.policy.numpy_policy import NumpyPolicy, make_policy
+from headrace.stages.policy.observations import Normalizer, ObservationLayout
+from headrace.stages.policy.protocol import ActingPolicy, Recall
 from headrace.stages.policy.sampling import action_features, first_action_features
 
 VECTOR = ObservationSpec("vector", (3,))

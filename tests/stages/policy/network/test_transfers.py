@@ -8,7 +8,8 @@ from headrace.stages.policy.network.layers import gathered, host_copies, to_devi
 def test_on_a_cpu_a_tensor_is_handed_on_as_it_is():
     tensor = torch.arange(6.0)
     assert to_device(tensor, "cpu") is tensor
-    assert gathered(tensor, torch.tensor([4, 1]), "cpu").tolist() == [4.0, 1.0]
+    (rows,) = gathered((tensor,), torch.tensor([4, 1]), "cpu")
+    assert rows.tolist() == [4.0, 1.0]
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -25,7 +26,8 @@ def test_a_tensor_may_change_as_soon_as_it_has_been_sent_to_a_gpu():
 @needs_gpu
 def test_rows_are_gathered_on_a_gpu():
     pictures = torch.arange(24, dtype=torch.uint8).view(4, 2, 3)
-    assert torch.equal(gathered(pictures, torch.tensor([3, 0]), "cuda").cpu(), pictures[[3, 0]])
+    (rows,) = gathered((pictures,), torch.tensor([3, 0]), "cuda")
+    assert torch.equal(rows.cpu(), pictures[[3, 0]])
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])

@@ -26,9 +26,9 @@ from onnx_samples import (
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import Recall
 from headrace.stages.policy.network.layers import ACTIVATIONS
 from headrace.stages.policy.onnx.model import onnx_model, remark_on_rounding
+from headrace.stages.policy.protocol import Recall
 from headrace.stages.policy.sampling import action_features, environment_actions, first_action_features
 
 MASKED = ActionSpec(0, (3, 2), masked=True)

@@ -12,8 +12,8 @@ from onnx_samples import VECTOR, design_for, masks_for, run, seen_by, update_for
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.onnx import OnnxPolicy
 from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 
 DISCRETE = ActionSpec(0, (3, 2), masked=True)
 HYBRID = ActionSpec(2, (2,), masked=True)

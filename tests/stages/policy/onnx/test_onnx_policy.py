@@ -15,9 +15,9 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.memories import AgentMemories
-from headrace.stages.policy.onnx import OnnxPolicy
 from headrace.stages.policy.onnx.contract import is_damaged
 from headrace.stages.policy.onnx.model import onnx_model
+from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 from headrace.stages.policy.protocol import Recall
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)

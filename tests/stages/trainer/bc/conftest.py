@@ -6,8 +6,8 @@ from trainer_samples import Reported, experience
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.bc import BCTrainer
+from headrace.stages.trainer.protocol import TrainerContext
 
 BOTH = ActionSpec(2, (3,))
 VECTOR = (ObservationSpec("vector", (3,)),)

@@ -10,7 +10,8 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import ActorNetwork, FlatParameters, seeded
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.bc import LOG_SIGMA_FLOOR, MaximumLikelihood
 from headrace.stages.trainer.imitation.cloning import Examples

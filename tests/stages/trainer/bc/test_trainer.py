@@ -8,8 +8,8 @@ from trainer_samples import IMAGE, flat_weights
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy import make_policy
 from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.trainer.bc import held_out
 
 DISCRETE = ActionSpec(0, (3,))

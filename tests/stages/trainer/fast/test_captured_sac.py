@@ -9,10 +9,10 @@ from trainer_samples import IMAGE, VECTOR, experience
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.fast.cuda_graphs import WARM_UP
 from headrace.stages.trainer.fast.sac import CapturedSACUpdate
+from headrace.stages.trainer.protocol import TrainerContext
 
 CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
 

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.fast.accelerate import why_not_captured
 from headrace.stages.trainer.fast.cuda_graphs import MOST_FORMS, WARM_UP, CapturedStep, copied
-from headrace.stages.trainer.protocol import Replicas
+from headrace.stages.trainer.protocol import Replicas, TrainerContext
 
 
 class Rows(NamedTuple):

@@ -10,9 +10,11 @@ from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import design_of
-from headrace.stages.policy.network import ActorNetwork, FlatParameters, make_actor_critic, seeded
+from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.body import ActorNetwork
+from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
 from headrace.stages.policy.network.layers import Inputs
-from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
+from headrace.stages.trainer.imitation.cloning import BehavioralCloning, ClonedActor
 from headrace.stages.trainer.intake import ObservationPreprocessor
 from headrace.stages.trainer.protocol import TrainerContext, new_random
 
@@ -44,7 +46,7 @@ class Pupil:
             self.actor = ClonedActor(self.design, lambda inputs: both(inputs)[0], both)
         self.intake = ObservationPreprocessor(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
-        self.cloning = make_cloning(context, self.actor, rate, 32, self.intake, self.random)
+        self.cloning = BehavioralCloning(context, self.actor, rate, 32, self.intake, self.random)
 
     def heads(self, vectors, **inputs):
         with torch.no_grad():

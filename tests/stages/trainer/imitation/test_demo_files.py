@@ -13,7 +13,8 @@ from properties import examples
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import Demonstrations, load_demonstrations
+from headrace.stages.trainer.imitation.demonstrations import Demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 from headrace.stages.trainer.imitation.unity_demos import read_unity_demo, write_unity_demo
 
 BALL = BehaviorSpec("Ball", (ObservationSpec("state", (1,)),), ActionSpec(1))

@@ -1,13 +1,12 @@
 """Steps as an update takes them in: the policy's own terms, sequences, padding, the action before."""
 
 import numpy as np
-import pytest
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.observations import Normalizer
-from headrace.stages.trainer.imitation.cloning import examples_of, sequences
+from headrace.stages.trainer.imitation.cloning import examples_of
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 
 ACTIONS = ActionSpec(2, (3,), unbounded=(1,))
@@ -38,21 +37,6 @@ def demonstrations(lengths=(3, 2), starts=(True, True), masks=None, images=False
 def examples(squashed=False, settings=(), **parts):
     made = demonstrations(**parts)
     return examples_of(made, PolicyDesign(made.spec, NetworkSettings.model_validate(dict(settings)), squashed))
-
-
-@pytest.mark.parametrize(
-    ("longest", "rows", "real"),
-    [
-        (1, [[0], [1], [2], [3]], [[1], [1], [1], [1]]),
-        (2, [[0, 1], [2, 2], [3, 3]], [[1, 1], [1, 0], [1, 0]]),
-        (3, [[0, 1, 2], [3, 3, 3]], [[1, 1, 1], [1, 0, 0]]),
-        (4, [[0, 1, 2, 2], [3, 3, 3, 3]], [[1, 1, 1, 0], [1, 0, 0, 0]]),
-    ],
-)
-def test_runs_are_cut_from_their_starts_and_padded_at_their_ends(longest, rows, real):
-    found, whether = sequences(np.array([3, 1]), longest)
-    assert found.tolist() == rows
-    assert whether.astype(int).tolist() == real
 
 
 def test_bounded_actions_are_scaled_to_what_a_plain_gaussian_has_to_draw_for_them():

@@ -8,7 +8,7 @@ import pytest
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.engines.godot.messages import AgentSpaces, behavior_spec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 JUMP = {"size": 3, "action_type": "discrete"}
 MOVE = {"size": 2, "action_type": "continuous"}

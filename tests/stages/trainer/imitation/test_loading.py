@@ -10,7 +10,7 @@ from headrace.pipeline.policies.demo_files import write_demos
 from headrace.queues.errors import StreamError
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_demonstrations
+from headrace.stages.trainer.imitation.loading import load_demonstrations
 
 
 def test_a_file_is_found_next_to_the_yaml_first_and_then_in_the_working_directory(
@@ -94,8 +94,8 @@ def test_a_recording_without_the_steps_of_its_brain_names_the_settings_that_reco
     record([], "played.stream", edge="agent_processor", config={"behaviors": blocks})
     with pytest.raises(
         StageError,
-        match=r"no steps of Test: in .*played\.stream, a brain controlled Test, .* set behaviors\.Test\.broadcast: true "
-        r"and record\.edges: \[agent_processor\]",
+        match=r"no steps of Test; if a brain controlled it, .* set broadcast: true .* and record\.edges: "
+        r"\[agent_processor\]",
     ):
         load_demonstrations("played.stream", SPEC, tmp_path)
 

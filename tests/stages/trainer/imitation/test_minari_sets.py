@@ -9,8 +9,7 @@ from gymnasium import spaces
 
 from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.imitation import load_demonstrations
-from headrace.stages.trainer.imitation.loading import read_minari
+from headrace.stages.trainer.imitation.loading import load_demonstrations, read_minari
 
 OBSERVED = spaces.Box(-np.inf, np.inf, (2,))
 

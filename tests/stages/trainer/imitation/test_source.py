@@ -8,8 +8,8 @@ import pytest
 from imitation_spec import SPEC
 from trainer_samples import IMAGE
 
-from headrace.stages.trainer.imitation import demonstration_batches
 from headrace.stages.trainer.imitation.loading import read_stream
+from headrace.stages.trainer.imitation.source import demonstration_batches
 
 WIDE = replace(SPEC, observations=(*SPEC.observations, IMAGE), actions=replace(SPEC.actions, masked=True))
 

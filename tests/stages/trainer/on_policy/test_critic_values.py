@@ -8,10 +8,11 @@ from tensors import assert_close
 from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import Inputs, make_actor_critic
-from headrace.stages.trainer.on_policy.trainer import SequenceCuts, gathered_sequences
+from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.layers import Inputs
+from headrace.stages.trainer.on_policy.trainer import gathered_sequences
 from headrace.stages.trainer.ppo import evaluate_rows, evaluate_sequences
-from headrace.stages.trainer.trajectories import Chains
+from headrace.stages.trainer.trajectories import Chains, SequenceCuts
 
 VECTOR = ObservationSpec("v", (3,))
 MEMORY = 4

@@ -6,12 +6,13 @@ from tensors import assert_close
 from headrace.config import MemorySettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import make_actor_critic
+from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.on_policy.rollout import Rollout, standardised
-from headrace.stages.trainer.on_policy.trainer import Coefficients, SequenceCuts
+from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOUpdate
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.trajectories import SequenceCuts
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("o", (3,)),), ActionSpec(2, (3,)))
 PREVIOUS = 5
@@ -131,7 +132,7 @@ def test_sequences_are_shuffled_as_wholes_with_what_was_remembered_before_them()
             assert m.critic_memories[:, 0].tolist() == [-q for q in sequences]
             padded, real = cuts.padded(np.array(sequences))
             assert m.inputs.vectors[:, 0].tolist() == padded.reshape(-1).tolist()
-            assert m.real.tolist() == real.tolist()
+            assert m.real.tolist() == np.flatnonzero(real).tolist()
             for part in (*m.choices, m.continuous, m.penalties, m.old_log_probs, m.advantages, m.returns):
                 assert part[:, 0].tolist() == m.rows.tolist() == m.inputs.vectors[m.real, 0].tolist()
             order += sequences

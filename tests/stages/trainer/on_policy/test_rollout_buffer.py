@@ -1,29 +1,17 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from trainer_samples import experience
 
 from headrace.config import MemorySettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import ObservationPreprocessor
-from headrace.stages.trainer.on_policy.trainer import BufferTransitions, RolloutBuffer, SequenceCuts
+from headrace.stages.trainer.on_policy.trainer import BufferTransitions, RolloutBuffer
 
 
 def rows(start, n):
     numbers = np.arange(start, start + n)
     return {"a": np.stack([numbers, -numbers], axis=1).astype(np.float32), "b": numbers, "unknown": numbers}
-
-
-@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12), length=st.integers(1, 12))
-def test_every_row_is_in_exactly_one_sequence_and_in_order(lengths, length):
-    cuts = SequenceCuts.of(np.array(lengths, np.int32), length)
-    rows, real = cuts.padded(np.arange(len(cuts)))
-    assert rows.reshape(-1)[real].tolist() == list(range(sum(lengths)))
-    assert cuts.sizes.max() <= length
-    first_rows = np.cumsum(lengths) - lengths
-    assert cuts.starts[cuts.first].tolist() == first_rows.tolist()
 
 
 SPEC = BehaviorSpec(

@@ -7,10 +7,10 @@ from trainer_samples import CONTINUOUS, DISCRETE, HYBRID, VECTOR, Reported, expe
 from headrace.config import BehaviorSettings, OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.network import make_actor_critic
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOTrainer, PPOUpdate, PreparedBuffer, evaluate_rows
+from headrace.stages.trainer.protocol import TrainerContext
 
 SPEC = BehaviorSpec("Test", (VECTOR,), HYBRID)
 

@@ -7,7 +7,8 @@ from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
-from headrace.stages.policy.network import ActorCritic, Inputs
+from headrace.stages.policy.network.actor_critic import ActorCritic
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.on_policy.rollout import Rollout
 from headrace.stages.trainer.on_policy.trainer import Coefficients
 from headrace.stages.trainer.ppo import PPOUpdate

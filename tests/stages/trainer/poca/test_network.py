@@ -6,7 +6,8 @@ from tensors import assert_close
 from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import Inputs, seeded
+from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.poca import GroupCritic, Teams
 
 VECTOR, IMAGE = ObservationSpec("v", (3,)), ObservationSpec("i", (3, 20, 20), "uint8")

@@ -8,7 +8,7 @@ from trainer_samples import Reported
 from headrace.config import BehaviorSettings
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.trainer.protocol import TrainerContext
 
 DISCRETE = ActionSpec(0, (3,))
 

@@ -8,7 +8,8 @@ from trainer_samples import all_weights, demonstrations, experience, flat_weight
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy import design_of, make_policy
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import make_policy
 
 VECTOR = ObservationSpec("vector", (3,))
 IMAGE = ObservationSpec("image", (20, 20, 3), "uint8", channels_last=True)

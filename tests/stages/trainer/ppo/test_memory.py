@@ -10,8 +10,8 @@ from trainer_samples import experience, played
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.network import Inputs
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.policy.network.layers import Inputs
+from headrace.stages.trainer.protocol import TrainerContext
 
 SPEC = BehaviorSpec("Test", (ObservationSpec("v", (3,)),), ActionSpec(1, (3,)))
 M = 4

@@ -5,10 +5,12 @@ from trainer_samples import VECTOR, demonstrations, trainer_of
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy import Normalizer, NumpyPolicy, design_of
-from headrace.stages.policy.network import Inputs
-from headrace.stages.trainer import TrainerContext
+from headrace.stages.policy.design import design_of
+from headrace.stages.policy.network.layers import Inputs
+from headrace.stages.policy.numpy_policy import NumpyPolicy
+from headrace.stages.policy.observations import Normalizer
 from headrace.stages.trainer.ppo import PPOTrainer, advantages
+from headrace.stages.trainer.protocol import TrainerContext
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)
 

@@ -10,9 +10,9 @@ from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
-from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.intake import Transitions
+from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.rewards.curiosity import Curiosity
 from headrace.stages.trainer.rewards.gail import GAIL
 from headrace.stages.trainer.rewards.rnd import RND

@@ -6,7 +6,7 @@ import torch
 from trainer_samples import demonstrations
 
 from headrace.stages.errors import LoadError, NotFiniteError, StageError
-from headrace.stages.trainer.rewards import make_signals
+from headrace.stages.trainer.rewards.signal import make_signals
 
 SMALL = {"network_settings": {"hidden_units": 8, "num_layers": 1}}
 
@@ -60,7 +60,7 @@ def test_the_initial_weights_depend_only_on_the_seed(make_context, make_spec, sa
 
 OWN = """
 import torch
-from headrace.stages.trainer.rewards import RewardSignal
+from headrace.stages.trainer.rewards.signal import RewardSignal
 
 
 class Calm(RewardSignal):

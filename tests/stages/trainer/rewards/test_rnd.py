@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
-
-from headrace.stages.trainer.rewards.rnd import distillation_errors
 
 
 def written_out(signal, vectors):
@@ -15,11 +12,6 @@ def written_out(signal, vectors):
         return x / (1.0 + np.exp(-x))
 
     return ((features(state["network"]["weights"]) - features(state["target"])) ** 2).sum(axis=1)
-
-
-def test_error_is_the_squared_distance():
-    predicted, target = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[4.0, 6.0], [0.0, 2.0]])
-    assert distillation_errors(predicted, target).tolist() == [25.0, 4.0]
 
 
 def test_reward_and_loss_are_the_predictors_squared_error(make_spec, make_signal, make_transitions):

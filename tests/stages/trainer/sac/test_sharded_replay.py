@@ -13,7 +13,7 @@ from headrace.queues.messages import Barrier, ReplayRequest
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer.intake import ObservationPreprocessor
-from headrace.stages.trainer.replay.replay_memory import ReplayMemory, replayed_columns
+from headrace.stages.trainer.replay.replay_memory import ReplayMemory
 from headrace.stages.trainer.replay.sharded_replay import (
     ASKS_SIZE,
     RUN,
@@ -31,7 +31,7 @@ class Shards:
 
     def __init__(self, count: int, capacity: int = 300, spec: BehaviorSpec = SPEC) -> None:
         self.intake = ObservationPreprocessor(spec, False)
-        self.replay = ShardedReplay(capacity, replayed_columns(spec), count)
+        self.replay = ShardedReplay(spec, self.intake.layout, capacity, count)
         made = shard_capacity(capacity, count)
         self.shards = [ReplayShard(ReplayMemory(spec, ObservationLayout(spec), made), seed) for seed in range(count)]
         self.barriers: list[tuple[int, int]] = []
@@ -116,7 +116,7 @@ async def test_a_replacement_trainer_ignores_answers_to_the_lost_one():
     await shards.fetch(1, 3)
     (shard,) = shards.shards
     (stale,) = shard.process(ReplayRequest(np.array([4], np.int64)))
-    shards.replay = ShardedReplay(300, replayed_columns(SPEC), 1)
+    shards.replay = ShardedReplay(SPEC, shards.intake.layout, 300, 1)
     shards.replay.receive(0, stale)
     carrying = asyncio.create_task(shards.carry(0))
     await shards.replay.opened()
@@ -127,7 +127,7 @@ async def test_a_replacement_trainer_ignores_answers_to_the_lost_one():
 
 
 async def test_the_loss_of_a_shard_ends_the_wait_for_its_batches():
-    replay = ShardedReplay(100, ["rewards"], 2)
+    replay = ShardedReplay(SPEC, ObservationLayout(SPEC), 100, 2)
     replay.lose(1)
     with pytest.raises(QueueClosed):
         await replay.opened()

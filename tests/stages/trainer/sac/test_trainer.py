@@ -7,8 +7,8 @@ from trainer_samples import IMAGE, VECTOR, Reported, demonstrations, experience,
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy import make_policy
 from headrace.stages.policy.design import design_of
+from headrace.stages.policy.numpy_policy import make_policy
 
 pytestmark = pytest.mark.lengthy
 
@@ -382,7 +382,7 @@ def test_replayed_rewards_are_scaled_by_the_current_deviation():
     assert set(kept.tolist()) == {2.0, 200.0}
     again = make_trainer(reward_signals={"extrinsic": {"gamma": 0.5}}, hyperparameters={"reward_normalization": True})
     again.load_state_dict(trainer.state_dict())
-    _assert_same(again.state_dict()["reward_scale"], trainer.state_dict()["reward_scale"])
+    _assert_same(again.state_dict()["signals"]["scale"], trainer.state_dict()["signals"]["scale"])
 
 
 def test_a_target_entropy_is_of_continuous_actions():
