@@ -105,7 +105,7 @@ def w1(asked: Asked) -> Workload:
     bars = [
         Bar(OURS, NUMPY, cpu=0.85),
         Bar(OURS, SB3, cpu=5.5, clock=5.5),
-        Bar(OURS, EAGER, cpu=2.5),
+        Bar(OURS, EAGER, cpu=2.5, clock=3.5),
         Bar(INLINE_OURS, NUMPY),
         Bar(INLINE_OURS, SB3),
         Bar(INLINE_OURS, BARE),
@@ -120,7 +120,7 @@ def w2(asked: Asked) -> Workload:
     steps = 16_384 if asked.quick else 61_440
     contestants = by_precision("config/examples/halfcheetah.yaml", "HalfCheetah", PROCESS, steps, steps // 5)
     title = "PPO on HalfCheetah-v5: 16 environments × 128 steps, 10 epochs of minibatches of 512, 2×256"
-    bars = [Bar(OURS, SB3, cpu=3.5, clock=3.5), Bar(BF16, SB3)]
+    bars = [Bar(OURS, SB3, cpu=3.0, clock=3.0), Bar(BF16, SB3)]
     return Workload(title, {**contestants, **peers(asked, "W2", steps)}, bars)
 
 
@@ -131,7 +131,7 @@ def w3(asked: Asked) -> Workload:
     contestants = by_precision("config/examples/pendulum.yaml", "Pendulum", sets, steps, SAC_FIRST, SAC_FIRST)
     bars = [
         Bar(OURS, SB3, cpu=1.5),
-        Bar(OURS, RLTOOLS, clock=1.5),
+        Bar(OURS, RLTOOLS),
         Bar(OURS, SBX, clock=1.0),
         Bar(BF16, SB3, cpu=3.0 if "amx_bf16" in flags() else 2.5),
         Bar(BF16, OURS, clock=1.0),
@@ -147,9 +147,9 @@ def w4(asked: Asked) -> Workload:
     bars = [
         Bar(OURS, RLTOOLS, clock=1.25),
         Bar(OURS, SBX),
-        Bar(OURS, SB3, clock=3.5),
-        Bar(LAG, RLTOOLS, clock=1.25),
-        Bar(LAG, SB3, clock=3.5),
+        Bar(OURS, SB3, clock=3.0),
+        Bar(LAG, RLTOOLS),
+        Bar(LAG, SB3),
         Bar(INLINE_OURS, RLTOOLS, clock=0.7),
     ]
     title = "PPO on Pendulum-v1: 64 single environments × 32 steps, 4 epochs of minibatches of 256, 2×64"
@@ -160,7 +160,7 @@ def pong(asked: Asked) -> Workload:
     """Return the workload Pong: PPO on Atari's Pong."""
     steps = 3_072 if asked.quick else 10_240
     contestants = by_precision("config/examples/pong.yaml", "Pong", PROCESS, steps, steps // 5)
-    bars = [Bar(OURS, SB3, cpu=3.0, clock=3.0), Bar(BF16, SB3, cpu=4.0)]
+    bars = [Bar(OURS, SB3, cpu=2.5, clock=2.5), Bar(BF16, SB3, cpu=4.0)]
     title = "PPO on Pong from pixels: 8 environments × 128 steps, 4 epochs of minibatches of 256, nature_cnn"
     return Workload(title, {**contestants, **peers(asked, "Pong", steps)}, bars)
 

@@ -594,12 +594,15 @@ class StarvationWatch:
 # How many updates actors may run ahead of each trainer if `max_policy_lag` is `auto`. Pure: no clock, no I/O.
 # Collecting while the trainer learns saves time, at the price of steps from an older policy. If collecting an update's
 # steps takes much longer than learning from them, running ahead saves little, so actors wait for each policy. Both
-# times are measured in the first updates, during which actors wait. We compare medians, so that a single update delayed
-# by an actor's restart or a checkpoint has no effect. A resumed run measures again because it may run on a different
-# machine.
+# times are measured in the first updates, during which actors wait. We compare medians of the last ones, so that a
+# single update delayed by an actor's restart or a checkpoint has no effect. In a run's first second, whatever else
+# starts may slow the actors down, so only a later comparison may decide that they wait. A resumed run measures again
+# because it may run on a different machine.
 
 MEASURED_UPDATES = 5
-"""Number of measured updates. The first update is skipped because its steps are collected while the run starts."""
+"""Number of compared updates. The first update is skipped because its steps are collected while the run starts."""
+SETTLED_S = 1.0
+"""Seconds of measured updates after which nothing else starts any more."""
 MOST_COLLECTING = 3.0
 """Largest collecting-to-learning time ratio at which actors run ahead, where doing so saves a quarter of the time."""
 AHEAD = 1
@@ -656,9 +659,11 @@ class PolicyLags:
         times.learning_s.extend(learning_s)
         if len(times.learning_s) < MEASURED_UPDATES:
             return None
-        del self.measuring[behavior]
-        collecting, learning = median(times.collecting_s), median(times.learning_s)
+        collecting, learning = (median(took[-MEASURED_UPDATES:]) for took in (times.collecting_s, times.learning_s))
         lag = AHEAD if collecting <= MOST_COLLECTING * learning else 0
+        if not lag and sum(times.collecting_s) + sum(times.learning_s) < SETTLED_S:
+            return None
+        del self.measuring[behavior]
         why = f"collecting {times.rows} steps takes {collecting:.2g} s, learning from them {learning:.2g} s, so actors "
         return self._say(behavior, lag, why + ("keep collecting during updates" if lag else "wait for each policy"))
 

@@ -1,10 +1,11 @@
 """A run's shape: the automatic choices of hosts and environment instances that the configuration leaves open.
 
 Processes pay off if the machine has a second core. Several actors pay off if an environment's instances step one after
-another, the steps are slow, and there are free cores. The actors share the configured number of instances, so that
-learning does not depend on the machine. A separate process measures the time of a step before the run: `probe` calls a
-function there with the run's configuration (`pipeline/roles/probe.py`). A resumed run keeps the choices in its folder's
-configuration.
+another, the steps are slow, and there are free cores. A learner's core is free as well if stepping takes longer than
+learning, because the learner then waits; when it has work, its process comes first (`ActorHost`). The actors share the
+configured number of instances, so that learning does not depend on the machine. A separate process measures the time of
+a step before the run: `probe` calls a function there with the run's configuration (`pipeline/roles/probe.py`). A
+resumed run keeps the choices in its folder's configuration.
 """
 
 from __future__ import annotations
@@ -131,11 +132,11 @@ class _ShapeChoice:
         if not took:
             self.remarks.append("num_envs 1, because the environment's step time could not be measured")
             return with_num_envs(config, 1)
-        best = max(count / (TICK_S + seconds) for count, seconds in took.items())
-        number = next((count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best), 1)
-        others = ", ".join(f"{count}: {seconds:.2g} s" for count, seconds in took.items() if count != number)
+        best = max(count / (TICK_S + seconds) for count, (seconds, _) in took.items())
+        number = next((count for count, (seconds, _) in took.items() if count / (TICK_S + seconds) * GROWTH >= best), 1)
+        others = ", ".join(f"{count}: {seconds:.2g} s" for count, (seconds, _) in took.items() if count != number)
         self.remarks.append(
-            f"num_envs {number}, with {took[number]:.2g} s per step ({others or 'nothing else was measured'})"
+            f"num_envs {number}, with {took[number][0]:.2g} s per step ({others or 'nothing else was measured'})"
         )
         return with_num_envs(config, number)
 
@@ -143,6 +144,8 @@ class _ShapeChoice:
     def with_actors(self, config: RunConfig) -> RunConfig:
         """Choose the number of actors that share the instances."""
         section = config.environment
+        if config.pipeline.deterministic:
+            self.remarks.append("1 actor, because the run is deterministic")
         if section is None or section.num_envs == 1 or not _may_share(config):
             return config
         whole = section.num_envs
@@ -153,12 +156,18 @@ class _ShapeChoice:
             return _shared(config, section, before)
         learners = max(1, sum(settings.learns for settings in config.behaviors.values()))
         free = self._cores - min(learners, max(1, self._cores // 2))
-        if free < 2:
+        waits = not _learns_off_policy(config)
+        if free < 2 and not (waits and self._cores > 1):
             return config
         took = self._measured(config, [max(1, whole // 2), whole], 0.0)
         if len(took) < 2:
             return config
-        half, full = took.values()
+        (half, _), (full, learning_s) = took.values()
+        if waits and learning_s < full:
+            free = self._cores
+        if free < 2:
+            self.remarks.append(f"1 actor for {whole} environments, because learning from a step takes longer than it")
+            return config
         # At most the mean, because instances that slow each other down would otherwise make a shorter step negative.
         instance_s = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)
         divisors = [number for number in range(1, free + 1) if whole % number == 0]
@@ -174,11 +183,12 @@ class _ShapeChoice:
         self.remarks.append(
             f"{actors} actors with {whole // actors} of the {whole} environments each, because a step of all of them "
             f"takes {full:.2g} s and there are {self._cores_text}"
+            + (", which the learner may use first" if actors == self._cores else "")
         )
         return _shared(config, section, actors)
 
-    def _measured(self, config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
-        """Return seconds per tick, keyed by number of instances; empty if the measurement failed.
+    def _measured(self, config: RunConfig, counts: list[int], gain: float) -> dict[int, tuple[float, float]]:
+        """Return the seconds for stepping and for learning per tick by number of instances; empty after a failure.
 
         The run then reports why.
         """
@@ -188,7 +198,8 @@ class _ShapeChoice:
         except ProbeError as error:
             log.debug("the environment's step time could not be measured: %s", error)
             return {}
-        return {count: max(0.0, seconds) for count, seconds in answer}  # the environment may have changed the clock
+        # The environment may have changed the clock.
+        return {count: (max(0.0, seconds), learning_s) for count, seconds, learning_s in answer}
 
 
 def _may_share(config: RunConfig) -> bool:
@@ -208,13 +219,21 @@ def _most_instances(config: RunConfig) -> int:
     """Return the maximum number of instances at which each still provides enough rows for an update."""
     most = MOST_INSTANCES
     for name, settings in config.behaviors.items():
-        if settings.learns:
-            try:
-                off_policy = kind_of_trainer(config, name).off_policy
-            except StageError:  # the run's start reports an unknown trainer
-                continue
+        if settings.learns and (off_policy := _is_off_policy(config, name)) is not None:
             most = min(most, MOST_OFF_POLICY if off_policy else rows_per_update(settings, 1, False) // ROWS_OF_EACH)
     return max(1, most)
+
+
+def _learns_off_policy(config: RunConfig) -> bool:
+    return any(settings.learns and _is_off_policy(config, name) for name, settings in config.behaviors.items())
+
+
+def _is_off_policy(config: RunConfig, behavior: str) -> bool | None:
+    """Return True if a behaviour's trainer learns from steps of any age; None if there is no such trainer."""
+    try:
+        return kind_of_trainer(config, behavior).off_policy
+    except StageError:  # the run's start reports an unknown trainer
+        return None
 
 
 def _kept(config: RunConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from headrace.config import RunConfig
 from headrace.config.sections import EnvSettings
 from headrace.pipeline.common.graph import ACTOR, placements_after
+from headrace.pipeline.common.process import give_way
 from headrace.pipeline.common.run_parts import wanted_sides
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import (
@@ -36,7 +37,7 @@ from headrace.pipeline.roles.senders import (
     SenderTap,
     recorded_here,
 )
-from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, rows_per_batch
+from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, outnumber_cores, rows_per_batch
 from headrace.pipeline.roles.stages import LOCAL_BOUND, build_stages, chain
 from headrace.queues.agent_manager_queue import AgentManagerQueue
 from headrace.queues.ends import Receiver, Sender
@@ -186,6 +187,8 @@ class ActorHost(Host):
         stages = build_stages(placements_after(self.config, AGENT_PROCESSOR, in_main=False), self.config)
         last: Any = LearnedStepsOnly(self._router, self.config)
         sender = last
+        if self.config.pipeline.hosts.actors.kind == "process" and outnumber_cores(self.config):
+            give_way()  # actors wait for learners, so learners come first
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(self._follow())
             runners = []

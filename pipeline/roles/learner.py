@@ -19,9 +19,7 @@ import numpy as np
 
 from headrace.config import BehaviorSettings, RunConfig
 from headrace.config.environment_kinds import load_entry
-from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.common.graph import TRAINER, actor_names, learner_name, part_name, shard_names, teacher_of
-from headrace.pipeline.common.process import usable_cores
+from headrace.pipeline.common.graph import TRAINER, learner_name, part_name, shard_names, teacher_of
 from headrace.pipeline.common.run_parts import learner_side
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import (
@@ -41,7 +39,6 @@ from headrace.pipeline.control import (
     Stop,
 )
 from headrace.pipeline.diagnosis.measurements import MEASUREMENTS, RowMeasurements
-from headrace.pipeline.hosts.early_children import learners_of, most_learner_processes
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.export import OnnxExporter, export_policy
 from headrace.pipeline.policies.ml_agents import left_checkpoint
@@ -50,7 +47,7 @@ from headrace.pipeline.reporting.csv_writer import EpisodeTable
 from headrace.pipeline.roles.device import choose_rounding, device_of, precision_of, products_of
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import ReceiverTap, recorded_here
-from headrace.pipeline.roles.sizes import agents_of, kind_of_trainer, squashes_actions
+from headrace.pipeline.roles.sizes import agents_of, cores_left_for, kind_of_trainer, squashes_actions
 from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard
 from headrace.pipeline.run_folder.checkpoint import pack_state, unfinished_folder, unpack_state
 from headrace.pipeline.run_folder.names import behavior_folder
@@ -251,19 +248,6 @@ def thread_choice(
         )
 
     return ThreadChoice(candidates, trainer.use_threads, tell)
-
-
-def cores_left_for(config: RunConfig, shared: bool = False) -> int:
-    """Return the number of cores that remain for a learner after those for actors and other learners.
-
-    With `shared`, the learner may also try a second core that an actor uses, because actors mostly wait for an
-    off-policy trainer.
-    """
-    hosts = config.pipeline.hosts
-    actors = 0 if HOST_KINDS[hosts.actors.kind].on_ray else len(actor_names(config))
-    learners = min(len(learners_of(config)) or 1, most_learner_processes(config))
-    least = min(2, usable_cores() // learners) if shared else 1
-    return max(1, least, (usable_cores() - actors) // learners)
 
 
 SOON_S = 2e-3

@@ -1,4 +1,4 @@
-"""Measures how long steps take with different numbers of instances, to choose the number before a run.
+"""Measures how long steps take with different numbers of instances, to choose the numbers of instances and actors.
 
 `pipeline/main/run_shape.py` runs the measurement in a probe, because it makes and steps environments.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import pairwise
+from math import prod
 from statistics import median
 
 import numpy as np
 
 from headrace.config import RunConfig
 from headrace.queues.messages import ActionBatch
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import uniform_actions
 from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, make_group
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, maybe_await
@@ -22,12 +25,16 @@ _WARM_TICKS = 3
 _LEAST_TICKS = 5
 _COUNT_S = 0.15
 """Minimum seconds for which each number of instances is measured."""
+_FLOPS = 5e10
+"""Multiplications and additions per second of a core. Half as many as fast products reach: learning does more."""
 
 
 async def measure_stepping(
     config: RunConfig, counts: list[int], gain: float, budget_s: float
-) -> list[tuple[int, float]]:
-    """Step each number of instances with random actions; return each number with its median seconds per tick.
+) -> list[tuple[int, float, float]]:
+    """Step each number of instances with random actions.
+
+    Return each number with its median seconds per tick, and with about how many seconds a trainer learns from a tick.
 
     Args:
         config: the run's configuration.
@@ -35,10 +42,10 @@ async def measure_stepping(
         gain: the factor by which each number must raise the steps per second; a smaller factor ends the trials.
         budget_s: seconds after which no more numbers are tried.
     """
-    began, measured = time.perf_counter(), list[tuple[int, float]]()
+    began, measured = time.perf_counter(), list[tuple[int, float, float]]()
     for count in counts:
-        tick_s = await _measure(config, count)
-        measured.append((count, tick_s))
+        tick_s, learning_s = await _measure(config, count)
+        measured.append((count, tick_s, learning_s))
         if time.perf_counter() - began > budget_s:
             break
         if (
@@ -48,7 +55,7 @@ async def measure_stepping(
     return measured
 
 
-async def _measure(config: RunConfig, count: int) -> float:
+async def _measure(config: RunConfig, count: int) -> tuple[float, float]:
     assert config.environment is not None, "kinds without the section are not measured"
     options = {
         key: value for key, value in config.environment.options.items() if (key, value) != ("render_mode", HUMAN)
@@ -65,9 +72,22 @@ async def _measure(config: RunConfig, count: int) -> float:
             began = time.perf_counter()
             result = await maybe_await(group.step, actions)
             took.append(time.perf_counter() - began)
-        return median(took[_WARM_TICKS:])
+        learning = [
+            _learning_s(config, group.behavior_specs[name]) * len(steps.agent_ids)
+            for name, steps in result.steps.items()
+        ]
+        return median(took[_WARM_TICKS:]), sum(learning)
     finally:
         await maybe_await(group.close)
+
+
+def _learning_s(config: RunConfig, spec: BehaviorSpec) -> float:
+    """Return about how long an on-policy trainer learns from a row: the time of its matrix products."""
+    settings = config.behavior_settings(spec.name)
+    widths = (sum(prod(seen.shape) for seen in spec.observations), *settings.network_settings.widths)
+    weights = sum(inputs * units for inputs, units in pairwise(widths))
+    # Actor and critic each take three products with their weights: one forward, two backward.
+    return 2 * 3 * 2 * weights * getattr(settings.declared_hyperparameters, "num_epoch", 1) / _FLOPS
 
 
 def random_actions(

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from fakes import Cast
-from flow_harness import Scenario, Trained, run_flow
+from flow_harness import STEP_S, Scenario, Trained, run_flow
 
 from headrace.config.pipeline import PipelineSettings
 from headrace.pipeline.flow import MEASURED_UPDATES, PolicyLags
@@ -68,6 +68,14 @@ def test_a_single_slow_update_does_not_affect_the_policy_lag(collecting_s, learn
     assert made.measured("Walker", (collecting_s,), (learning_s,)) == lag
 
 
+def test_actors_that_are_slow_in_a_run_s_first_second_are_measured_again():
+    made = lags()
+    first(made)
+    assert made.measured("Walker", (0.05,) * MEASURED_UPDATES, (0.01,) * MEASURED_UPDATES) is None
+    assert made.measured("Walker", (0.02,) * (MEASURED_UPDATES // 2), (0.01,) * (MEASURED_UPDATES // 2)) is None
+    assert made.measured("Walker", (0.02,), (0.01,)) == 1
+
+
 def test_each_behaviour_is_measured_for_itself():
     made = lags()
     for behavior in ("Hider", "Seeker"):
@@ -101,11 +109,12 @@ def test_a_deterministic_run_measures_nothing(caplog):
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(("learning_s", "lag"), [(1.0, 1), (0.0, 0)])
-def test_the_window_is_opened_for_actors_that_may_run_ahead(learning_s, lag, caplog):
+@pytest.mark.parametrize(("learning_s", "stepping_s", "lag"), [(1.0, STEP_S, 1), (0.0, 0.1, 0)])
+def test_the_window_is_opened_for_actors_that_may_run_ahead(learning_s, stepping_s, lag, caplog):
     caplog.set_level(logging.INFO)
     walker = Trained("Walker", rows_per_update=8, horizon=4, updates=20, uses_all=False)
-    flow = run_flow(Scenario((walker,), (Cast("Walker", agents=1),), max_policy_lag="auto", learning_s=learning_s))
+    times = {"learning_s": learning_s, "stepping_s": stepping_s}
+    flow = run_flow(Scenario((walker,), (Cast("Walker", agents=1),), max_policy_lag="auto", **times))
     assert flow.ledger.resized == {"Walker": lag}
     assert flow.ledger.peak["Walker"] == 8 * (lag + 1)
     assert sum(f"max_policy_lag is {lag} (auto)" in message for message in caplog.messages) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,3 +82,18 @@ def test_a_container_s_quota_is_rounded_up_to_whole_cores(tmp_path, monkeypatch)
         root.mkdir(exist_ok=True)
         limit(root, version, "250000")
     assert process.usable_cores() == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="priorities there are other ones")
+def test_a_process_and_its_session_give_way():
+    program = (
+        "import os, threading; from headrace.pipeline.common import process; process.give_way(); "
+        "[thread.join() for thread in threading.enumerate() if thread.daemon]; "
+        "print(os.nice(0), process.AUTOGROUP.exists() and process.AUTOGROUP.read_text().split()[-1])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, start_new_session=True, check=True
+    )
+    niceness, of_session = ran.stdout.split()
+    assert int(niceness) == os.nice(0) + process.NICENESS
+    assert of_session in ("False", str(process.NICENESS))

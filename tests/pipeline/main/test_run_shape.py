@@ -13,17 +13,21 @@ GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
 
 
 class Machine:
-    """A machine with so many cores, on which a tick takes `fixed_s` and `each_s` for each instance."""
+    """A machine with so many cores, on which a tick takes `fixed_s` and `each_s` for each instance.
 
-    def __init__(self, cores, fixed_s=0.0, each_s=0.0, answers=True):
+    Learning from the tick takes `learning_s` for each instance.
+    """
+
+    def __init__(self, cores, fixed_s=0.0, each_s=0.0, learning_s=0.0, answers=True):
         self.cores, self.fixed_s, self.each_s, self.answers = cores, fixed_s, each_s, answers
+        self.learning_s = learning_s
         self.asked = []
 
     def measure(self, config, function, counts, gain, budget_s, timeout_s):
         self.asked.append(counts)
         if not self.answers:
             raise ProbeError("it hangs")
-        return [(count, self.fixed_s + self.each_s * count) for count in counts]
+        return [(count, self.fixed_s + self.each_s * count, self.learning_s * count) for count in counts]
 
     def choose(self, num_envs=64, hosts=None, **sections):
         """Return the configuration with the machine's choices, and the line that explains them."""
@@ -62,11 +66,10 @@ def test_configured_hosts_are_kept_without_a_log_line():
 @pytest.mark.parametrize(
     ("cores", "each_s", "actors"),
     [
-        (2, 1e-3, 1),  # the learner has the other one
-        (3, 1e-3, 2),
-        (5, 1e-3, 4),
-        (8, 1e-3, 4),  # 7 cores are left, and 7 does not divide 64
-        (9, 1e-3, 8),
+        (1, 1e-3, 1),
+        (2, 1e-3, 2),  # one of them on the learner's core, while the learner waits
+        (3, 1e-3, 2),  # 3 does not divide 64
+        (8, 1e-3, 8),
         (9, 1e-6, 1),  # a tick costs more than its steps
         (9, TICK_S / 64, 8),
         (9, TICK_S / 256, 1),  # two would be faster by a ninth alone
@@ -78,9 +81,23 @@ def test_actors_share_the_environments_if_their_steps_take_long_and_cores_are_fr
     assert found.environment.num_envs * actors == 64
 
 
-@pytest.mark.parametrize(("half_s", "actors"), [(0.015, 8), (0.010, 8), (0.0, 8), (0.029, 1), (0.1, 1)])
+@pytest.mark.parametrize(("cores", "actors"), [(2, 1), (3, 2), (5, 4)])
+@pytest.mark.parametrize(("trainer", "learning_s"), [("sac", 0.0), ("ppo", 1e-3)])
+def test_a_learner_that_is_always_busy_keeps_its_core(cores, actors, trainer, learning_s):
+    machine = Machine(cores, each_s=1e-3, learning_s=learning_s)
+    found, said = machine.choose(num_envs=64, behaviors={"B": {"trainer_type": trainer}})
+    assert found.pipeline.hosts.actors.replicas == actors
+    assert ("because learning from a step takes longer than it" in said) == (trainer == "ppo" and actors == 1)
+
+
+def test_the_line_names_the_one_actor_of_a_deterministic_run():
+    _, said = Machine(8).choose(pipeline={"deterministic": True})
+    assert "1 actor, because the run is deterministic" in said
+
+
+@pytest.mark.parametrize(("half_s", "actors"), [(0.015, 16), (0.010, 16), (0.0, 16), (0.029, 1), (0.1, 1)])
 def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s, actors):
-    found, said = choose_shape(config_of(16), 16, lambda *asked, **limits: [(8, half_s), (16, 0.030)])
+    found, said = choose_shape(config_of(16), 16, lambda *asked, **limits: [(8, half_s, 0.0), (16, 0.030, 0.0)])
     assert found.pipeline.hosts.actors.replicas == actors
     assert f"{actors} actor" in said
 
@@ -116,7 +133,7 @@ def test_a_single_actor_is_kept_if_several_would_change_the_run(sections):
 def test_the_number_of_environments_grows_while_that_pays(each_s, hyperparameters, number):
     behaviors = {"B": {"trainer_type": "ppo", "hyperparameters": hyperparameters}}
     found, said = Machine(2, each_s=each_s).choose(num_envs="auto", behaviors=behaviors)
-    assert found.environment.num_envs == number
+    assert found.environment.num_envs * found.pipeline.hosts.actors.replicas == number
     assert f"num_envs {number}" in said
 
 
@@ -136,7 +153,7 @@ def test_an_environment_that_gives_no_answer_is_left_to_the_run_to_report():
 
 def test_a_resumed_run_keeps_what_was_chosen_on_whatever_machine(tmp_path):
     where = {"results_dir": str(tmp_path), "run_id": "r"}
-    first, _ = Machine(5, each_s=1e-3).choose(checkpoint_settings=where)
+    first, _ = Machine(4, each_s=1e-3).choose(checkpoint_settings=where)
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / CONFIGURATION).write_text(yaml.safe_dump(first.to_plain()), encoding="utf-8")
     machine = Machine(1)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from headrace.config import RunConfig
-from headrace.pipeline.roles.learner import cores_left_for, thread_choice
+from headrace.pipeline.roles.learner import thread_choice
+from headrace.pipeline.roles.sizes import cores_left_for, outnumber_cores
 
 LOG = logging.getLogger("test")
 
@@ -59,6 +60,20 @@ def threads_as_before():
 def test_cores_that_actors_and_other_learners_need_are_left_to_them(count, behaviors, hosts, left, cores):
     cores(count)
     assert cores_left_for(config_of(behaviors, hosts=hosts)) == left
+
+
+@pytest.mark.parametrize(
+    ("count", "hosts", "outnumbered"),
+    [
+        (2, {}, False),
+        (2, {"actors": {"replicas": 2}}, True),
+        (3, {"actors": {"replicas": 2}}, False),
+        (1, {"actors": {"kind": "ray"}}, False),
+    ],
+)
+def test_actors_and_learners_may_outnumber_the_cores(count, hosts, outnumbered, cores):
+    cores(count)
+    assert outnumber_cores(config_of("B", hosts=hosts)) == outnumbered
 
 
 @pytest.mark.parametrize(
