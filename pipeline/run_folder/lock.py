@@ -19,9 +19,9 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.queues.disks import answered
+from headrace.queues.files import FileOperations
 from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)

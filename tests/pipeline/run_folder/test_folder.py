@@ -17,12 +17,12 @@ from runs import run_here
 
 from headrace.paths import ROOT
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, SOFT
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
+from headrace.queues.files import write_atomic
 
 pytestmark = pytest.mark.windows_too
 
