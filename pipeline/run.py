@@ -23,7 +23,6 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.config.learning_defaults import describe_learning_defaults
-from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.global_state_guard import global_state_guard, put_back
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
@@ -57,7 +56,7 @@ from headrace.pipeline.run_folder.resuming import (
 )
 from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
 from headrace.pipeline.run_handle import RunOptions as RunOptions
-from headrace.queues.disks import Disks
+from headrace.queues.disks import Disks, in_thread
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
 from headrace.stages.user_calls import in_a_loop, run_alone

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources.abc import Traversable
 from ipaddress import ip_address
+from mimetypes import MimeTypes
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -150,9 +151,7 @@ class Connection(web.RequestHandler):
 
     __slots__ = ("_opened", "_waiting")
 
-    def __init__(
-        self, opened: set[Any], waiting: OrderedDict[Any, None], manager: web.Server, **options: Any
-    ) -> None:
+    def __init__(self, opened: set[Any], waiting: OrderedDict[Any, None], manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._opened, self._waiting = opened, waiting
 
@@ -338,6 +337,7 @@ class Site:
         await self._runner.cleanup()
 
     def _newcomer(self) -> Newcomer:
+        assert self._runner.server is not None, "it listens"
         make = partial(
             Connection,
             manager=self._runner.server,
@@ -546,17 +546,6 @@ class Api:
 
 # A page's files: a fixed table of paths, read once, so no request can reach other files.
 
-TYPES = {
-    "html": "text/html",
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-    "txt": "text/plain",
-    "proto": "text/plain",
-    "md": "text/plain",
-}
-"""Content types by file suffix."""
-
 
 async def meet_expectation(request: web.Request) -> None:
     """Send 100 Continue if a request expects it. aiohttp's own refusal repeats the header, which may not be text."""
@@ -576,10 +565,11 @@ def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.Route
 
 
 def _route(path: str, content: bytes, name: str) -> web.RouteDef:
-    kind, headers = TYPES[name.rpartition(".")[2]], {hdrs.CACHE_CONTROL: "no-cache"}
+    kind, _ = MimeTypes().guess_type(name)  # unlike the module's function, it knows no types of this system
+    headers = {hdrs.CACHE_CONTROL: "no-cache"}
 
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
+        return web.Response(body=content, content_type=kind or "text/plain", charset="utf-8", headers=headers)
 
     return web.get(path, answer)
 

@@ -1,21 +1,23 @@
-"""Blocking file calls, which never return if a disk hangs: a thread makes each of them, and `answered` waits for it.
+"""Blocking calls, which may never return, in threads that do not keep the process alive.
 
-Everything that reads or writes the files of a run, in any process, goes through `answered`. `files` is built on it.
+Everything that reads or writes the files of a run, in any process, goes through `answered`, because a disk may hang;
+`files` is built on it. `in_thread` awaits other calls that block.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headrace.stop_requests import say
+from headrace.stop_requests import clean_up, say
 
 T = TypeVar("T")
 
@@ -40,6 +42,24 @@ def start_in_thread(name: str, call: Callable[..., T], *arguments: Any) -> tuple
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return future, thread
+
+
+async def in_thread(name: str, call: Callable[..., T], *arguments: Any, hurry: asyncio.Event | None = None) -> T:
+    """Return the result of a blocking call in a thread. If the await is cancelled, abandon the thread.
+
+    Args:
+        name: the thread's name.
+        call: the function to call.
+        arguments: its arguments.
+        hurry: when this is set, everything that the call has started is cleaned up, so that the call returns early.
+    """
+    future, thread = start_in_thread(name, copy_context().run, call, *arguments)
+    hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
+    hurried.add_done_callback(lambda _: clean_up(thread))
+    try:
+        return await asyncio.wrap_future(future)
+    finally:
+        hurried.cancel()
 
 
 @dataclass(eq=False)

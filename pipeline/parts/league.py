@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config.league_game import league_game
-from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, actor_learners
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import BeginAnew
@@ -33,6 +32,7 @@ from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.disks import in_thread
 from headrace.queues.messages import ActionBatch, Assignment, Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.actor.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings

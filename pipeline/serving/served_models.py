@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.paths import user_path
-from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.output import complain
 from headrace.pipeline.policies.model_files import (
@@ -23,7 +22,7 @@ from headrace.pipeline.policies.model_files import (
     read_model,
 )
 from headrace.pipeline.prediction.policy_spaces import PolicySpaces, policy_spaces
-from headrace.queues.disks import Disks, answered
+from headrace.queues.disks import Disks, answered, in_thread
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError, describe_error

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -185,12 +186,17 @@ class GameRecorder:
         if self._games == self._most:
             return None
         self._games += 1
-        try:
-            path = self._folder / f"{self._name}-{self._games}"
+        with _writing(path := self._folder / f"{self._name}-{self._games}"):
             REAL.make_folder(self._folder)
             return Mp4File(path, fps) if makes_mp4() else GifFile(path, fps)
-        except OSError as error:
-            raise StageError(f"can't write videos to {self._folder} (--video): {error}") from error
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StageError(f"can't write {path} (--video): {error}") from error
 
 
 class RecordedGroup(WatchedGroup):
@@ -249,20 +255,16 @@ class RecordedGroup(WatchedGroup):
     def _add(self, pictures: list[Picture]) -> None:
         if self._file is None:
             return
-        for picture in pictures:
-            try:
+        with _writing(self._file.path):
+            for picture in pictures:
                 self._file.add(self._image(picture))
-            except OSError as error:
-                raise StageError(f"can't write {self._file.path} (--video): {error}") from error
 
     def _finish(self) -> None:
         file, self._file = self._file, None
         if file is None:
             return
-        try:
+        with _writing(file.path):
             file.close()
-        except OSError as error:
-            raise StageError(f"can't write {file.path} (--video): {error}") from error
         if file.path.exists():
             log.info("Filmed: %s", file.path)
 

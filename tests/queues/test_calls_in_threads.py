@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from headrace.pipeline.common.daemon_threads import in_thread
-from headrace.queues.disks import Disks, current_disks
+from headrace.queues.disks import Disks, current_disks, in_thread
 from headrace.stages.errors import describe_error
 from headrace.stop_requests import cleaned_up_by
 
