@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Executor, Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -44,6 +44,16 @@ def start_in_thread(name: str, call: Callable[..., T], *arguments: Any) -> tuple
     return future, thread
 
 
+class _Thread(Executor):
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.thread: threading.Thread | None = None
+
+    def submit(self, call: Callable[..., T], /, *arguments: Any, **_: Any) -> Future[T]:
+        future, self.thread = start_in_thread(self._name, call, *arguments)
+        return future
+
+
 async def in_thread(name: str, call: Callable[..., T], *arguments: Any, hurry: asyncio.Event | None = None) -> T:
     """Return the result of a blocking call in a thread. If the await is cancelled, abandon the thread.
 
@@ -53,11 +63,11 @@ async def in_thread(name: str, call: Callable[..., T], *arguments: Any, hurry: a
         arguments: its arguments.
         hurry: when this is set, everything that the call has started is cleaned up, so that the call returns early.
     """
-    future, thread = start_in_thread(name, copy_context().run, call, *arguments)
+    executor = _Thread(name)
     hurried = asyncio.create_task((hurry or asyncio.Event()).wait())
-    hurried.add_done_callback(lambda _: clean_up(thread))
+    hurried.add_done_callback(lambda _: clean_up(executor.thread) if executor.thread is not None else None)
     try:
-        return await asyncio.wrap_future(future)
+        return await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, call, *arguments)
     finally:
         hurried.cancel()
 

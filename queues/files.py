@@ -203,8 +203,17 @@ class File(io.FileIO):
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: str = "rb", files: FileOperations = REAL) -> None:
-        self._files = files
-        files.patiently("open", super().__init__, os.fspath(path), mode)
+        self._files, self._is_abandoned = files, False
+        try:
+            files.patiently("open", self._open, os.fspath(path), mode)
+        except OSError:
+            self._is_abandoned = True
+            raise
+
+    def _open(self, path: str, mode: str) -> None:
+        super().__init__(path, mode)
+        if self._is_abandoned:  # the disk has answered too late
+            super().close()
 
     def readinto(self, buffer: Any) -> int | None:
         """Read into a buffer."""
@@ -276,15 +285,14 @@ def append(path: Path, data: bytes) -> None:
             raise
 
 
-def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]:
-    """Remove and return the temporary files of interrupted `write_atomic` calls in a folder (not in its subfolders).
+def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> None:
+    """Remove the temporary files of interrupted `write_atomic` calls in a folder (not in its subfolders).
 
     Use this only for a folder that no running process writes to, because temporary files in use look the same.
     """
-    left = [folder / name for name in files.listdir(folder) if _TEMPORARY.fullmatch(name)]
-    for path in left:
-        files.remove(path)
-    return left
+    for name in files.listdir(folder):
+        if _TEMPORARY.fullmatch(name):
+            files.remove(folder / name)
 
 
 def free_name(path: Path) -> Path:

@@ -297,7 +297,11 @@ class StreamWriter:
         self._offsets, self._rows = array("Q"), array("Q")
         self._closed = False
         first = PREAMBLE.pack(MAGIC, VERSION) + pack_frame(HEADER, header.to_plain(), {"arrays": []}, [])
-        self._file = _create(self.path)
+        try:
+            REAL.make_folder(self.path.parent)
+            self._file = File(self.path, "xb")
+        except OSError as error:
+            raise StreamError(f"{path}: can't record a stream there: {error.strerror or error}") from error
         try:
             self._append(first)
         except StreamError:
@@ -400,14 +404,6 @@ class StreamWriter:
 
 def _trailer(index_offset: int) -> bytes:
     return TRAILER.pack(index_offset, crc32(index_offset.to_bytes(8, "little")), TRAILER_MAGIC)
-
-
-def _create(path: Path) -> File:
-    try:
-        REAL.make_folder(path.parent)
-        return File(path, "xb")
-    except OSError as error:
-        raise StreamError(f"{path}: can't record a stream there: {error.strerror or error}") from error
 
 
 def rows_of(message: Message) -> int:

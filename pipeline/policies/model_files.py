@@ -145,7 +145,7 @@ def read_model(
     if path.exists() and not path.is_file():  # opening a named pipe could block forever
         raise RunError(f"{path} is not a regular file")
     try:
-        if is_member(path):
+        if path.suffix == MEMBER:
             return _read_member(path, spec, network_folder, version)
         if is_onnx(path):
             from headrace.stages.policy.onnx.runtime import stated_notes
@@ -485,11 +485,6 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
             f"member-{number} of {folder} is {member.name}, which was not trained there; use {member.use} instead"
         )
     return folder / member.path
-
-
-def is_member(path: Path) -> bool:
-    """Return True if a file has the suffix of pool members' files."""
-    return path.suffix == MEMBER
 
 
 def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple[str, float]]]:

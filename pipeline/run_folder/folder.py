@@ -49,7 +49,6 @@ from headrace.queues.files import (
     FileOperations,
     clean_temporary,
     free_name,
-    is_held,
     read_file,
     write_atomic,
 )
@@ -68,13 +67,6 @@ def archive(path: Path, files: FileOperations) -> None:
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
         files.replace(path, aside)
-    except OSError as error:
-        if not is_held(error):
-            raise
-        raise RunFolderError(
-            f"{path} can't be archived, because a program has a file in it open: {error.strerror}; close the program, "
-            "or use a different --run-id"
-        ) from error
     finally:
         guard.release()
     files.sync_folder(path.parent)

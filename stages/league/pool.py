@@ -109,10 +109,11 @@ class Pool:
             OSError: if writing fails; the pool is then unchanged.
         """
         number, digest = len(self._members), hash_of(update)
-        path = self.folder / _file_name(number, digest)
+        prefix = f"{number:05}-"
+        path = self.folder / f"{prefix}{digest[:12]}{SUFFIX}"
         member = Member(number, learner, parent, update.step, update.version, digest, path.name, behavior=behavior)
         REAL.make_folder(self.folder)
-        self._remove([name for name in self._files() if name.startswith(_prefix(number)) and name != member.path])
+        self._remove([name for name in self._files() if name.startswith(prefix) and name != member.path])
         if path.exists():
             read_member(self.folder, member)  # from a run that was killed here; raises if it differs
         else:
@@ -134,7 +135,8 @@ class Pool:
         """
         members = {(member.name, member.use): member for member in self._members if member.use}
         for brain in brains:
-            digest, before = _hash_of_file(Path(brain.use)), members.get((brain.name, brain.use))
+            file, before = Path(brain.use), members.get((brain.name, brain.use))
+            digest = hashlib.sha256(read_file(file)).hexdigest() if file.is_file() else ""
             if before is None:
                 about = brain.use, brain.name, behaviors.get(brain.name, "")
                 member = Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about)
@@ -214,20 +216,6 @@ def check_members(folder: Path, state: Iterable[Mapping[str, Any]]) -> None:
 def hash_of(update: PolicyUpdate) -> str:
     """Return the SHA-256 of a policy's weights, in hexadecimal."""
     return hashlib.sha256(np.ascontiguousarray(update.weights, "<f4").data).hexdigest()
-
-
-def _hash_of_file(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    return hashlib.sha256(read_file(path)).hexdigest()
-
-
-def _prefix(number: int) -> str:
-    return f"{number:05}-"
-
-
-def _file_name(number: int, digest: str) -> str:
-    return f"{_prefix(number)}{digest[:12]}{SUFFIX}"
 
 
 def packed(update: PolicyUpdate) -> bytes:

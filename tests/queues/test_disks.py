@@ -62,7 +62,6 @@ FILE_CALLS = {
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that opens late is not closed
 @pytest.mark.parametrize("name", FILE_CALLS)
 def test_a_file_that_never_answers_is_named_whatever_is_done_with_it(tmp_path, name):
     os.mkfifo(tmp_path / "file")  # opening it waits for the other end
