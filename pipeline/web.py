@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.resources.abc import Traversable
 from ipaddress import ip_address
 from mimetypes import MimeTypes
@@ -96,70 +96,36 @@ _REFUSAL = (
 )
 
 
-class Newcomer(asyncio.Protocol):
-    """A connection whose client has sent nothing yet.
-
-    `Connection` takes its place when the first bytes arrive. A flood of connections that send nothing costs half as
-    much without aiohttp's handlers.
+class Connection(web.RequestHandler):
+    """aiohttp's handler of a connection, which makes room for itself.
 
     Args:
         most: maximum number of connections. A further one replaces the one that has waited longest for its client.
         opened: the server's connections.
         waiting: those that wait for their client, the longest wait first; the server answers requests on the others.
-        make: makes the connection's handler.
+        manager: the server.
+        options: see `aiohttp.web.RequestHandler`.
     """
 
+    __slots__ = ("_most", "_opened", "_waiting")
+
     def __init__(
-        self, most: int, opened: set[Any], waiting: OrderedDict[Any, None], make: Callable[..., Connection]
+        self, most: int, opened: set[Any], waiting: OrderedDict[Connection, None], manager: web.Server, **options: Any
     ) -> None:
-        self._most, self._opened, self._waiting, self._make = most, opened, waiting, make
+        super().__init__(manager, **options)
+        self._most, self._opened, self._waiting = most, opened, waiting
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first bytes, or refuse the connection if no other one waits. Called by asyncio."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        """Begin to read requests, or refuse the connection if no other one waits. Called by asyncio."""
+        super().connection_made(transport)
         if len(self._opened) < self._most or self._waiting:
             if len(self._opened) >= self._most:
                 self._waiting.popitem(last=False)[0].force_close()
             self._opened.add(self)
-            self._waiting[self] = None
-        else:
-            transport.write(_REFUSAL)
-            transport.close()
-
-    def data_received(self, data: bytes) -> None:
-        """Let a handler take over. Called by asyncio."""
-        if self in self._opened:
-            self.connection_lost(None)
-            handler = self._make(self._opened, self._waiting)
-            self._transport.set_protocol(handler)
-            handler.connection_made(self._transport)
-            handler.data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Make room for others. Called by asyncio."""
-        self._opened.discard(self)
-        self._waiting.pop(self, None)
-
-    def force_close(self) -> None:
-        """Close the connection."""
-        self._transport.abort()
-
-
-class Connection(web.RequestHandler):
-    """aiohttp's handler of a connection, which says when it waits for its client; see `Newcomer`."""
-
-    __slots__ = ("_opened", "_waiting")
-
-    def __init__(self, opened: set[Any], waiting: OrderedDict[Any, None], manager: web.Server, **options: Any) -> None:
-        super().__init__(manager, **options)
-        self._opened, self._waiting = opened, waiting
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to read requests."""
-        super().connection_made(transport)
-        self._opened.add(self)
-        self.wait()
+            self.wait()
+        elif self.transport is not None:
+            self.transport.write(_REFUSAL)
+            self.transport.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Make room for others. Called by asyncio."""
@@ -278,7 +244,7 @@ class Site:
             handler_cancellation=options.drops_abandoned,
         )
         self._server: asyncio.Server | None = None
-        self._connections: tuple[set[Any], OrderedDict[Any, None]] = (set(), OrderedDict())
+        self._connections: tuple[set[Any], OrderedDict[Connection, None]] = (set(), OrderedDict())
 
     @property
     def url(self) -> str:
@@ -311,7 +277,7 @@ class Site:
             try:
                 self.port, hosts = find_port(self._listen, port)
                 loop = asyncio.get_running_loop()
-                self._server = await loop.create_server(self._newcomer, hosts, self.port, backlog=_BACKLOG)
+                self._server = await loop.create_server(self._connection, hosts, self.port, backlog=_BACKLOG)
                 if self.wide:
                     log.warning(_WIDE, self.port)
                 return
@@ -332,15 +298,14 @@ class Site:
     async def stop(self) -> None:
         """Close all connections and stop listening."""
         self.stop_listening()
-        for waiting in [*self._connections[1]]:
-            waiting.force_close()
         await self._runner.cleanup()
 
-    def _newcomer(self) -> Newcomer:
+    def _connection(self) -> Connection:
         assert self._runner.server is not None, "it listens"
-        make = partial(
-            Connection,
-            manager=self._runner.server,
+        return Connection(
+            self._options.most_connections,
+            *self._connections,
+            self._runner.server,
             loop=asyncio.get_running_loop(),
             access_log=log if self._options.access_log else None,
             access_log_class=AccessLog,
@@ -348,7 +313,6 @@ class Site:
             keepalive_timeout=KEPT_S,
             auto_decompress=False,  # a small compressed body could become a large one
         )
-        return Newcomer(self._options.most_connections, *self._connections, make)
 
     def _names_this_server(self, *hosts: str) -> bool:
         """Return True if there is one Host header, and it names this server.
@@ -412,7 +376,7 @@ class Site:
         If the handler fails unexpectedly, log the error and respond with 500.
         """
         connection = request.protocol
-        assert isinstance(connection, Connection), "`Newcomer` made it"
+        assert isinstance(connection, Connection), "`_connection` made it"
         if request.content.is_eof():
             connection.answer()
         try:
