@@ -99,7 +99,7 @@ def _end(number: int, _: object) -> None:
         _ending = True
         clean_up()
         program = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-        _say(f"[ERROR] {program}: ended immediately, by {signal.Signals(number).name}")
+        say(f"[ERROR] {program}: ended immediately, by {signal.Signals(number).name}")
     os._exit(BY_SIGNAL + number)
 
 
@@ -115,7 +115,7 @@ def end_in_time(status: int, named_s: float = NAMED_S, ended_s: float = ENDED_S)
     def watch() -> None:
         never = threading.Event()
         never.wait(named_s)
-        _say(
+        say(
             f"[WARNING] Everything is done, but {_kept_by()} keeps this process alive. The process ends in "
             f"{ended_s - named_s:.0f} s."
         )
@@ -137,6 +137,7 @@ def _place(call: FrameType | None) -> str:
     return "" if call is None else f" (at {call.f_code.co_filename}:{call.f_lineno}, in {call.f_code.co_name})"
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Write a line to standard error, without Python's streams."""
     with suppress(OSError):  # `sys.stderr` may be any object by now
         os.write(2, f"{line}\n".encode())

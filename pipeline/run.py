@@ -23,11 +23,11 @@ import yaml
 
 from headrace.config import RunConfig, load_config
 from headrace.config.learning_defaults import describe_learning_defaults
-from headrace.pipeline.common.daemon_threads import DISKS, in_thread
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.global_state_guard import global_state_guard, put_back
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.common.loop_watch import LoopWatch
+from headrace.pipeline.common.output import complain
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.diagnosis.evidence import Finding
@@ -56,6 +56,7 @@ from headrace.pipeline.run_folder.resuming import (
 )
 from headrace.pipeline.run_handle import CheckpointWritten, StopRequest, SummaryWritten, guarded, join_callbacks
 from headrace.pipeline.run_handle import RunOptions as RunOptions
+from headrace.queues.disks import Disks, in_thread
 from headrace.stages.errors import describe_error, is_failure
 from headrace.stages.evaluation.scores import Score
 from headrace.stages.user_calls import in_a_loop, run_alone
@@ -260,12 +261,12 @@ async def _run(
     config = for_viewers(config)
     check_run(config)
     settings = config.checkpoint_settings
-    with _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:
+    disks = Disks(config.pipeline.supervision.grace_s / 2, complain)
+    with disks.used(), _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:
         if not settings.inference:
             stack.enter_context(logged_to(folder.path, settings.resume, warnings))
         checkpoint, left = _open_checkpoint(config, folder)
         plan = RunPlan(config, folder, _seed(config, checkpoint), checkpoint, left)
-        DISKS.limit_s = config.pipeline.supervision.grace_s / 2
         if options.console:
             log.info("%s", version_information())
         for line in filter(None, (chosen, describe_learning_defaults(config))):

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources.abc import Traversable
 from ipaddress import ip_address
+from mimetypes import MimeTypes
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -509,17 +510,6 @@ class Api:
 
 # A page's files: a fixed table of paths, read once, so no request can reach other files.
 
-TYPES = {
-    "html": "text/html",
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-    "txt": "text/plain",
-    "proto": "text/plain",
-    "md": "text/plain",
-}
-"""Content types by file suffix."""
-
 
 async def meet_expectation(request: web.Request) -> None:
     """Send 100 Continue if a request expects it. aiohttp's own refusal repeats the header, which may not be text."""
@@ -539,10 +529,11 @@ def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.Route
 
 
 def _route(path: str, content: bytes, name: str) -> web.RouteDef:
-    kind, headers = TYPES[name.rpartition(".")[2]], {hdrs.CACHE_CONTROL: "no-cache"}
+    kind, _ = MimeTypes().guess_type(name)  # unlike the module's function, it knows no types of this system
+    headers = {hdrs.CACHE_CONTROL: "no-cache"}
 
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=content, content_type=kind, charset="utf-8", headers=headers)
+        return web.Response(body=content, content_type=kind or "text/plain", charset="utf-8", headers=headers)
 
     return web.get(path, answer)
 

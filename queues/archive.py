@@ -7,11 +7,14 @@ also covers entries that overlap.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from headrace.queues.files import File
 
 MAX_LISTING_BYTES = 1 << 20
 """Maximum size of an archive's list of entries in bytes. As Python objects, the list takes up to 13 times as much."""
@@ -32,7 +35,7 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         OSError: if the file can't be read.
         zipfile.BadZipFile: if the file is damaged or is not an archive.
     """
-    with path.open("rb") as file:
+    with io.BufferedReader(File(path)) as file:
         try:
             size = file.seek(0, os.SEEK_END)
             end = zipfile._EndRecData(file)  # type: ignore[attr-defined]  # `ZipFile` reads the list at once

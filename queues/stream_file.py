@@ -23,7 +23,7 @@ from array import array
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
@@ -42,7 +42,9 @@ from headrace.queues.columns import (
     final_columns,
     row_columns,
 )
+from headrace.queues.disks import answered
 from headrace.queues.errors import ShapeError, SpecError, StreamError
+from headrace.queues.files import REAL, File
 from headrace.queues.messages import Array, Message, StepBatch, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 
@@ -295,12 +297,16 @@ class StreamWriter:
         self._offsets, self._rows = array("Q"), array("Q")
         self._closed = False
         first = PREAMBLE.pack(MAGIC, VERSION) + pack_frame(HEADER, header.to_plain(), {"arrays": []}, [])
-        self._file = _create(self.path)
+        try:
+            REAL.make_folder(self.path.parent)
+            self._file = File(self.path, "xb")
+        except OSError as error:
+            raise StreamError(f"{path}: can't record a stream there: {error.strerror or error}") from error
         try:
             self._append(first)
         except StreamError:
             self._file.close()
-            self.path.unlink()
+            REAL.remove(self.path)
             raise
 
     @property
@@ -348,9 +354,9 @@ class StreamWriter:
             StreamError: if the disk reports a failure.
         """
         try:
-            os.fsync(self._file.fileno())
+            self._file.sync()
         except OSError as error:
-            raise StreamError(f"{self.path}: can't flush the recording: {error.strerror}") from error
+            raise StreamError(f"{self.path}: can't flush the recording: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Write the index, flush, and close the file. Closing twice is allowed.
@@ -383,31 +389,21 @@ class StreamWriter:
         return pack_frame(INDEX, table, table, list(columns.values())) + _trailer(self._end)
 
     def _append(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:  # one write, unless the disk fills up during it
-                view = view[self._file.write(view) :]
+            self._file.write_all(data)  # one write, unless the disk fills up during it
         except OSError as error:
             with suppress(OSError):  # readers stop at the last complete frame anyway
                 self._file.truncate(self._end)
                 self._file.seek(self._end)
             raise StreamError(
                 f"{self.path}: can't record {len(data):,} bytes after {self.frames} messages: "
-                f"{error.strerror}; make room on the disk or record fewer edges"
+                f"{error.strerror or error}; make room on the disk or record fewer edges"
             ) from error
         self._end += len(data)
 
 
 def _trailer(index_offset: int) -> bytes:
     return TRAILER.pack(index_offset, crc32(index_offset.to_bytes(8, "little")), TRAILER_MAGIC)
-
-
-def _create(path: Path) -> FileIO:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "xb", buffering=0)
-    except OSError as error:
-        raise StreamError(f"{path}: can't record a stream there: {error.strerror}") from error
 
 
 def rows_of(message: Message) -> int:
@@ -472,11 +468,7 @@ class StreamReader:
         self.damage: str | None = None
         """A sentence that describes the damage and its location; None if the file is intact. Known after a full
         iteration."""
-        with self._open() as file:
-            size = _size(file)
-            self.header = self._read_header(file, size)
-            self._first = file.tell()
-            self._find_later(file, size)
+        answered(self.path, self._read_headers)
 
     def __iter__(self) -> Generator[Frame, None, None]:
         self.lost_bytes, self.damage, self.closed_cleanly = 0, None, False
@@ -509,11 +501,18 @@ class StreamReader:
                 yield frame
                 del frame, payload  # before the next frame is read, to keep only one in memory
 
-    def _open(self) -> BinaryIO:
+    def _read_headers(self) -> None:
+        with self._open(FileIO) as file:
+            size = _size(file)
+            self.header = self._read_header(file, size)
+            self._first = file.tell()
+            self._find_later(file, size)
+
+    def _open(self, kind: type[FileIO] = File) -> BinaryIO:
         try:
-            return open(self.path, "rb")
+            return BufferedReader(kind(self.path), 1 << 18)
         except OSError as error:
-            raise StreamError(f"{self.path}: can't read the stream: {error.strerror}") from error
+            raise StreamError(f"{self.path}: can't read the stream: {error.strerror or error}") from error
 
     def _read_header(self, file: BinaryIO, size: int) -> StreamHeader:
         start = file.read(PREAMBLE.size)

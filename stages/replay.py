@@ -88,13 +88,10 @@ class GuardedRecorder:
 
     def finish(self) -> None:
         """Write the index and close the file."""
-        recorder, self._recorder = self._recorder, None
+        recorder = self._recorder
         if recorder is None:
             return
-        try:
-            recorder.writer.close()
-        except StreamError as error:
-            self._warn(error)
+        self._write(lambda recorder: recorder.writer.close())
         if not recorder.writer.path.exists():
             log.warning("%s was deleted while the run was writing it; the recording is lost.", recorder.writer.path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.queues.files import FileOperations
 
 
 class Recorder(FileOperations):
@@ -13,11 +13,11 @@ class Recorder(FileOperations):
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def perform(self, operation, function, *args, **kwargs):
+    def perform(self, operation, file, function, *args, **kwargs):
         self.done.append(operation)
         if operation == "fsync":
             return None  # it takes its time, and only a power cut would tell
-        return super().perform(operation, function, *args, **kwargs)
+        return super().perform(operation, file, function, *args, **kwargs)
 
 
 class Stopped(BaseException):
@@ -35,18 +35,18 @@ class Faulty(Recorder):
         super().__init__()
         self.at, self.stop, self.half = at, stop, half
 
-    def perform(self, operation, function, *args, **kwargs):
+    def perform(self, operation, file, function, *args, **kwargs):
         number = len(self.done)
         if number == self.at or (self.stop and number > self.at):
             self.done.append(operation)
             if self.half and operation == "write" and number == self.at:
-                function(args[0], args[1][: len(args[1]) // 2])
+                function(args[0][: len(args[0]) // 2])
             if operation == "close":  # of a dead process, the system closes the files
                 function(*args)
             if self.stop:
                 raise Stopped
             raise OSError(errno.ENOSPC, f"no space for {operation}")
-        return super().perform(operation, function, *args, **kwargs)
+        return super().perform(operation, file, function, *args, **kwargs)
 
 
 class Held(Recorder):
@@ -66,10 +66,10 @@ class Held(Recorder):
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
 
-    def perform(self, operation, function, *args, **kwargs):
-        if operation == self.operation and self.tries and self.of in str(args[0]):
+    def perform(self, operation, file, function, *args, **kwargs):
+        if operation == self.operation and self.tries and self.of in str(file):
             self.tries -= 1
-            error = PermissionError(errno.EACCES, "Access is denied", str(args[0]))
+            error = PermissionError(errno.EACCES, "Access is denied", str(file))
             setattr(error, "winerror", 5)  # noqa: B010 - only Windows' have it
             raise error
-        return super().perform(operation, function, *args, **kwargs)
+        return super().perform(operation, file, function, *args, **kwargs)

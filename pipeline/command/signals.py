@@ -13,12 +13,12 @@ from typing import NoReturn
 
 from headrace.config.pipeline import MainSilence
 from headrace.pipeline.command.parser import program
-from headrace.pipeline.common.daemon_threads import DISKS
 from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.output import complain, own_stream
 from headrace.pipeline.common.signals import requests_received
 from headrace.pipeline.hosts.process_cleanup import mark_of
 from headrace.process_tree import end_children
+from headrace.queues.disks import Disks, waits_for_disk
 from headrace.stop_requests import BY_SIGNAL, clean_up
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class StopSignals:
                     self._watch.describe(),
                 )
             return
-        if held and DISKS.slow:
+        if held and waits_for_disk():
             end_process("ended immediately, while a disk did not answer", status)
         if held:
             blocking = self._watch.describe()
@@ -124,8 +124,8 @@ class StopSignals:
 
 def end_process(words: str, status: int) -> NoReturn:
     """End this process without waiting for its other threads, which may never finish. The run's hosts end with it."""
-    DISKS.limit_s = 0.0
-    clean_up()
+    with Disks(limit_s=0.0).used():
+        clean_up()
     with suppress(OSError, ValueError):
         complain(f"[ERROR] {program()}: {words}")
         own_stream("stdout").flush()

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import MAIN, TRAINER, learner_name, part_name, saved_shards
 from headrace.pipeline.control import (
@@ -33,10 +32,11 @@ from headrace.pipeline.main.fixed_settings import FIXED, fixed_by
 from headrace.pipeline.main.run_part import Run
 from headrace.pipeline.policies.export import copy_final_model
 from headrace.pipeline.reporting.league_files import write_leagues
-from headrace.pipeline.run_folder.atomic_files import FileGuard
 from headrace.pipeline.run_folder.checkpoint import PATIENCE_S, CheckpointAssembler, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
+from headrace.queues.disks import answered
+from headrace.queues.files import FileGuard
 from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from typing import Self
 
 from headrace.config.host_kinds import HOST_KINDS
 from headrace.pipeline import control as control
-from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import MAIN, actor_names, learner_name
 from headrace.pipeline.common.loop_watch import describe_holder
 from headrace.pipeline.common.process import ProcessUsage
@@ -53,6 +52,7 @@ from headrace.pipeline.reporting.writers import open_writers
 from headrace.pipeline.roles.runtime import plain_statistics
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.queues.disks import in_thread
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import COMPUTING

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import time
 
-from headrace.pipeline.common.daemon_threads import DISKS
 from headrace.pipeline.common.global_state_guard import put_back
 from headrace.pipeline.common.graph import actor_names, learner_name
 from headrace.pipeline.control import HostFailed, LearnNoMore, Stop
 from headrace.pipeline.main.behavior import BehaviorState
 from headrace.pipeline.main.checkpointing import SavedRun
+from headrace.queues.disks import current_disks
 
 log = logging.getLogger(__name__)
 
@@ -229,7 +229,8 @@ class Shutdown:
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
         if signs != self._signs:
             self._signs, self._moved_s = signs, now_s
-        silent_s = now_s - self._moved_s + (self._grace_s if DISKS.unanswered else 0.0)  # main has waited for the disk
+        waited_s = self._grace_s if current_disks().unanswered else 0.0  # main has waited for the disk
+        silent_s = now_s - self._moved_s + waited_s
         if not self._checkpointing.busy:
             if now_s - self._begun_s > self._sources_s:
                 self._running.kill(self._owing, self._sources_s)

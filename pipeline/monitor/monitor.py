@@ -27,7 +27,6 @@ from headrace.config import RunConfig
 from headrace.config.errors import ConfigError
 from headrace.config.listen import endpoint_of, reaches_others
 from headrace.config.sections import MonitorSettings
-from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import (
     INFERENCE,
@@ -53,6 +52,7 @@ from headrace.pipeline.reporting.console import DETAIL, ProgressSnapshot, QueueP
 from headrace.pipeline.reporting.history import History, HistoryWriter, read_events
 from headrace.pipeline.reporting.time_shares import ACTORS, WAIT, Bottleneck
 from headrace.pipeline.web import Api, Site, SiteOptions, carries_token, json_response, make_token, read_json
+from headrace.queues.disks import in_thread
 from headrace.queues.specs import behavior_name, behavior_team
 
 log = logging.getLogger(__name__)

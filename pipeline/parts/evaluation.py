@@ -26,11 +26,11 @@ from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.policies.export import OnnxExporter, best_policy, export_policy, read_export, read_score
 from headrace.pipeline.policies.inference import lone_brain, policy_maker
 from headrace.pipeline.roles.runtime import Host
-from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import checksum_of
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
+from headrace.queues.files import write_atomic
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing

@@ -18,13 +18,13 @@ from typing import Any
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import TRAINER, shard_names
 from headrace.pipeline.control import FollowerLost, FollowerReady, HostFailed, HostFinished, LogLine, OpenEdge
 from headrace.pipeline.hosts.protocol import HostFactory, HostHandle, HostPlan, how_it_ended, root_cause
 from headrace.pipeline.main.run_part import RunPart
 from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.learner import TrainerHost
+from headrace.queues.disks import in_thread
 from headrace.queues.ends import ItemSink, ItemSource, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.links import pieces

@@ -13,7 +13,6 @@ import inspect
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config.league_game import league_game
-from headrace.pipeline.common.daemon_threads import in_thread
 from headrace.pipeline.common.graph import LEAGUE, actor_learners
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import BeginAnew
@@ -33,6 +31,7 @@ from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.disks import in_thread
 from headrace.queues.messages import ActionBatch, Assignment, Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.actor.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings
@@ -46,7 +45,6 @@ from headrace.stages.policy.design import design_of
 from headrace.stages.policy.protocol import ActingPolicy
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
-from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
 
@@ -466,10 +464,6 @@ class LeagueActor(ActorPart):
 
 _SHARED = {"resets", "turns", "freezes"}
 """Keys of the league's part of a checkpoint, in addition to the league's behaviour."""
-_NOT_WRITTEN = (
-    "The run is ending without freezing step %d of %s into %s: the disk has not responded for %.0f s "
-    "(pipeline.supervision.grace_s). A resumed run freezes that policy or a later one."
-)
 
 
 class LeaguePart(RunPart):
@@ -500,7 +494,6 @@ class LeaguePart(RunPart):
         self._all_written = asyncio.Event()
         """Set while no policy waits to be written."""
         self._all_written.set()
-        self._writing: asyncio.Task[None] | None = None
         """The task that writes the policies in `_freezes`."""
         self._turns: Turns | None = None
         """The learners' turns; None if all learn simultaneously."""
@@ -672,7 +665,7 @@ class LeaguePart(RunPart):
         self._freezes.append(freeze)
         if self._all_written.is_set():
             self._all_written.clear()
-            self._writing = self.run.tasks.start(self._freeze_all())
+            self.run.tasks.start(self._freeze_all())
 
     async def _freeze_all(self) -> None:
         """Write policies into the pool one at a time, because each may take a second on a slow disk."""
@@ -727,18 +720,8 @@ class LeaguePart(RunPart):
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """Wait until all policies are written, or until the disk has been unresponsive for `grace_s`."""
-        grace_s = self.run.plan.config.pipeline.supervision.grace_s
-        while not self._all_written.is_set():
-            awaited = self._freezes[0]
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._all_written.wait(), grace_s)
-            if not self._all_written.is_set() and self._freezes[0] is awaited:
-                behavior, folder = self._game.learners[awaited.learner], shown(self.league.pool.folder)
-                log.warning(_NOT_WRITTEN, awaited.update.step, behavior, folder, grace_s)
-                assert self._writing is not None, "it waits for the disk"
-                self._writing.cancel()
-                return
+        """Wait until all policies are written, or the disk has refused them."""
+        await self._all_written.wait()
 
     def _state(self) -> dict[str, Any]:
         self._handle_waiting()

@@ -15,7 +15,7 @@ from headrace.pipeline.hosts.protocol import HostHandle
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.roles.actor import ActorPart
 from headrace.pipeline.roles.runtime import Host
-from headrace.pipeline.run_folder.atomic_files import REAL, write_atomic
+from headrace.queues.files import REAL, write_atomic
 from headrace.queues.specs import behavior_name, behavior_team
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.evaluation.scores import EpisodeResults, Score, ScoreKeeper, ScoreSums, score_table

@@ -27,13 +27,12 @@ import numpy as np
 from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.paths import file_name
 from headrace.config.plain_data import parse_json
-from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.tensor_file import UNREADABLE, check_undamaged, mentions, read_tensors
-from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.archive import open_archive
+from headrace.queues.files import REAL, FileOperations, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, error_summary
@@ -352,7 +351,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     source, target = Path(last.file_path), run_folder / f"{behavior_folder(run_folder, behavior).name}{SUFFIX}"
     if source.suffix != SUFFIX:
         return last
-    write_atomic(target, answered(source, source.read_bytes), files=files)
+    write_atomic(target, read_file(source), files=files)
     log.info("Copied %s to %s.", shown(source), shown(target))
     return replace(last, file_path=str(target))
 

@@ -145,7 +145,7 @@ def read_model(
     if path.exists() and not path.is_file():  # opening a named pipe could block forever
         raise RunError(f"{path} is not a regular file")
     try:
-        if is_member(path):
+        if path.suffix == MEMBER:
             return _read_member(path, spec, network_folder, version)
         if is_onnx(path):
             from headrace.stages.policy.onnx.runtime import stated_notes
@@ -286,7 +286,9 @@ def is_onnx(path: str | Path) -> bool:
 
 def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
     """Read a pool member: the member's weights, with the design of its learner's newest policy."""
-    member, of = member_of(path), path.parent.parent
+    member, of = next((each for each in members_in(path.parent) if each.path == path.name), None), path.parent.parent
+    if member is None:
+        raise RunError(f"{path} is not a member of the pool in its folder")
     run_folder, learner = of.parent, member.learner if member.behavior else f"{of.name}.{member.learner}"
     like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
     if not like.update.layout:
@@ -483,23 +485,6 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
             f"member-{number} of {folder} is {member.name}, which was not trained there; use {member.use} instead"
         )
     return folder / member.path
-
-
-def is_member(path: Path) -> bool:
-    """Return True if a file has the suffix of pool members' files."""
-    return path.suffix == MEMBER
-
-
-def member_of(path: Path) -> Member:
-    """Return the pool's entry for the member that has this file.
-
-    Raises:
-        RunError: if the pool in the file's folder has no member with this file.
-    """
-    member = next((member for member in members_in(path.parent) if member.path == path.name), None)
-    if member is None:
-        raise RunError(f"{path} is not a member of the pool in its folder")
-    return member
 
 
 def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple[str, float]]]:

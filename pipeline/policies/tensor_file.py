@@ -28,9 +28,6 @@ _VIEWS = 2
 """How many times the tensors may use each byte of the file: ML-Agents' shared critics repeat the policy's tensors."""
 UNREADABLE = (*NOT_AN_ARCHIVE, LookupError, TypeError, AttributeError, zlib.error)
 """Errors raised for damaged files."""
-_RESTORE = "restore it from a copy, or use a file from a different step"
-_FOLDER = 0x10
-"""The directory bit in the DOS attributes of a zip entry."""
 
 
 class _Named(NamedTuple):
@@ -84,12 +81,10 @@ def mentions(path: Path, word: bytes) -> bool:
 def _opened(path: Path) -> Iterator[ZipFile]:
     try:
         with open_archive(path) as archive:
-            for member in archive.infolist():
-                if member.external_attr & _FOLDER and not member.is_dir():  # torch would silently read nothing
-                    raise ArchiveError(f"is damaged: its entry {member.filename} is marked as a folder; {_RESTORE}")
             if (entry := archive.testzip()) is not None:
                 raise ArchiveError(
-                    f"is damaged: the checksum (CRC-32) of its entry {entry} does not match its content; {_RESTORE}"
+                    f"is damaged: the checksum (CRC-32) of its entry {entry} does not match its content; restore "
+                    "it from a copy, or use a file from a different step"
                 )
             yield archive
     except OSError:

@@ -18,8 +18,8 @@ from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
 from headrace.pipeline.policies.model_files import behaviors_in, leagues_at, learners_in, members_in, pool_folder
-from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
+from headrace.queues.files import write_atomic
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.brains import BrainRequest, make_brain
 from headrace.stages.environments.factory import EnvironmentRequest, make_group

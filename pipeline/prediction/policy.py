@@ -19,7 +19,6 @@ from headrace.pipeline.policies.model_files import (
     Model,
     check_decides,
     find_model,
-    is_member,
     is_onnx,
     league_of,
     mixture_in,
@@ -39,6 +38,7 @@ from headrace.stages.environments.spaces.own_space import (
     leaves,
 )
 from headrace.stages.errors import StageError, type_of
+from headrace.stages.league.pool import SUFFIX as MEMBER
 from headrace.stages.policy.design import ACTION_HEADS, consecutive_slices, split_action_heads
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.protocol import ActingPolicy, Recall
@@ -709,7 +709,7 @@ def load_policy(
     name = None if behavior is None else behavior_name(behavior)
     file = find_model(reference, name)
     model = read_model(file)
-    run_folder = file.path.parents[2 if is_member(file.path) else 1]
+    run_folder = file.path.parents[2 if file.path.suffix == MEMBER else 1]
     if name not in (None, model.spec.name) and name != league_of(run_folder, model.spec.name):
         raise RunError(f"{file.path} is a policy for {model.spec.name}, not for {name}")
     return LoadedPolicy(model, seed)

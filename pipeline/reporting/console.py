@@ -26,12 +26,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.common.global_state_guard import OURS, keeping_handler
 from headrace.pipeline.common.output import EveryRecord, json_lines, own_stream
 from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, Summary
 from headrace.pipeline.reporting.time_shares import Bottleneck
+from headrace.queues.disks import Disks, current_disks
+from headrace.queues.files import REAL, File
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +61,15 @@ class ConsoleHandler(logging.Handler):
         self._stream = stream
         self._called = name
         self._failed = False
+        self._disks = current_disks()  # of the run, for records of all threads
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         try:
             line = self.format(record) + "\n"
             if self._stream is not None:
-                answered(self._called, self._stream.write, line)
+                with self._disks.used():
+                    self._stream.write(line)
                 return
             stream = own_stream("stdout")
             stream.write(line)
@@ -85,8 +88,8 @@ class ConsoleHandler(logging.Handler):
         """Close the handler's stream; later lines are dropped."""
         self.close()
         if self._stream is not None:
-            with suppress(OSError):  # already reported
-                answered(self._called, self._stream.close, limit_s=1.0)
+            with suppress(OSError), Disks(limit_s=1.0).used():  # already reported
+                self._stream.close()
 
 
 class LevelledLines(EveryRecord):
@@ -203,8 +206,8 @@ def logged_to(folder: Path, append: bool, shown: Sequence[str] = ()) -> Iterator
     """
     path = folder / "run_logs" / FILE
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        raw: Any = answered(path, lambda: path.open("ab" if append else "wb", buffering=0))
+        REAL.make_folder(path.parent)
+        raw: Any = File(path, "ab" if append else "wb")
         file = TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
     except OSError as error:
         log.warning("%s can't be written: %s. Training continues without it.", path, error.strerror)

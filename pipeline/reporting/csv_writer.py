@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
-from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard, append, free_name, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.windows_files import once_released
+from headrace.queues.files import REAL, FileGuard, append, free_name, read_file, write_atomic
 
 FILE = "statistics.csv"
 _FIRST = ("step", "time")
@@ -43,7 +42,7 @@ class CsvWriter(StatisticsWriter):
         self._columns: dict[str, list[str]] = {}
         if not resume:
             for old in run_folder.glob(f"*/{FILE}"):
-                once_released(old.unlink)
+                REAL.remove(old)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write one row to the category's table."""
@@ -82,7 +81,7 @@ class CsvWriter(StatisticsWriter):
 
 def _rows(path: Path) -> list[dict[str, str]]:
     """Return a file's rows, without any row that a crash truncated."""
-    text = path.read_text(encoding="utf-8")
+    text = read_file(path).decode()
     whole = io.StringIO(text[: text.rfind("\n") + 1], newline="")
     return [row for row in csv.DictReader(whole) if row["step"].lstrip("-").isdecimal() and None not in row.values()]
 
@@ -163,7 +162,7 @@ def _read(path: Path, first: int) -> tuple[float, list[str]]:
     Raises:
         ValueError: if Headrace did not write the table.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_file(path).decode()
     head, header, *rows = text[: text.rfind("\n") + 1].splitlines()
     if header != _HEADER:
         raise ValueError(header)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.plain_data import parse_json
-from headrace.pipeline.run_folder.atomic_files import REAL, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.files import REAL, write_atomic
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.reporting.console import ELO, EPISODE_LENGTH, GROUP_REWARD, HELD_OUT, REWARD
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.reporting.other_logs import OTHER, read_other_logs
 from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
-from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.folder import read_configuration
+from headrace.queues.disks import answered
+from headrace.queues.files import write_atomic
 from headrace.stages.errors import describe_error
 
 log = logging.getLogger(__name__)

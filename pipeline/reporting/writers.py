@@ -19,14 +19,13 @@ import numpy as np
 
 from headrace.config import RunConfig
 from headrace.config.pipeline import STATISTICS_WRITERS
-from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.reporting.console import hyperparameters_text
 from headrace.pipeline.reporting.history import MARKS
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
-from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard, append, write_atomic
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.windows_files import once_released
+from headrace.queues.disks import answered
+from headrace.queues.files import REAL, FileGuard, append, write_atomic
 from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
 from headrace.stages.loading import check_arguments, construct, find_class
 
@@ -58,7 +57,7 @@ class TensorboardWriter:
         if not resume:
             for old in run_folder.glob("*/events.out.tfevents.*"):
                 with contextlib.suppress(OSError):  # if a file can't be deleted, the curves of two runs mix
-                    once_released(old.unlink)
+                    REAL.remove(old)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write one summary and flush it."""
@@ -114,7 +113,7 @@ class _EventFile:
         try:
             self._add(file_version="brain.Event:2")
         except OSError:
-            self.path.unlink(missing_ok=True)  # the next attempt begins a new file
+            REAL.remove(self.path)  # the next attempt begins a new file
             raise
 
     def add_summaries(self, summaries: Mapping[str, Summary], step: int) -> None:

@@ -48,10 +48,10 @@ from headrace.pipeline.roles.device import choose_rounding, device_of, precision
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.roles.senders import ReceiverTap, recorded_here
 from headrace.pipeline.roles.sizes import agents_of, cores_left_for, kind_of_trainer, squashes_actions
-from headrace.pipeline.run_folder.atomic_files import REAL, FileGuard
 from headrace.pipeline.run_folder.checkpoint import pack_state, unfinished_folder, unpack_state
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.ends import ItemSink, ItemSource, Sender
+from headrace.queues.files import REAL, FileGuard
 from headrace.queues.messages import Barrier, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.environments.parameters import kept_returns

@@ -14,13 +14,14 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.run_folder.atomic_files import REAL
 from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder, check_length, check_run_id
 from headrace.queues.archive import NOT_AN_ARCHIVE, open_archive
+from headrace.queues.files import REAL, write_atomic
 from headrace.startup_context import absolute
 
 SUFFIX = ".zip"
@@ -49,21 +50,16 @@ def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
         OSError: if the file can't be written.
     """
     target = _with_suffix(absolute(path))
-    partial = target.with_name(f".{target.name}.{os.getpid()}-0.partial")
     files = _files(run_folder)
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", strict_timestamps=False) as archive:
+            for name, source in files.items():
+                archive.write(source, name)
+            archive.writestr(LISTING, json.dumps({"format": _FORMAT, "run_id": run_folder.name}))
+
     REAL.make_folder(target.parent)
-    try:
-        with open(partial, "wb") as file:
-            with zipfile.ZipFile(file, "w", strict_timestamps=False) as archive:
-                for name, source in files.items():
-                    archive.write(source, name)
-                archive.writestr(LISTING, json.dumps({"format": _FORMAT, "run_id": run_folder.name}))
-            file.flush()
-            os.fsync(file.fileno())
-        REAL.replace(partial, target)
-        REAL.sync_folder(target.parent)
-    finally:
-        REAL.remove(partial)
+    write_atomic(target, write)
     return target
 
 

@@ -28,9 +28,8 @@ import numpy as np
 
 from headrace.config.paths import portable
 from headrace.pipeline.control import PartSaved
-from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, write_atomic
 from headrace.queues.codec import pack, unpack
-from headrace.queues.windows_files import is_held, once_released
+from headrace.queues.files import REAL, FileOperations, is_held, read_file, write_atomic
 from headrace.stages.errors import StageError, type_of
 
 log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ class Checkpoint:
     def _bytes(self, part: PartSaved) -> bytes:
         path = self.folder / part.file
         try:
-            data = once_released(path.read_bytes)
+            data = read_file(path)
         except OSError as error:
             raise CheckpointError(f"{path} can't be read: {error.strerror}") from error
         if len(data) != part.size:
@@ -207,7 +206,7 @@ def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]
 def numbered_folders(checkpoints: Path) -> list[int]:
     """Return the numbers of all checkpoints that were ever complete, as given by the folders' names."""
     try:
-        return [int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal()]
+        return [int(name) for name in REAL.listdir(checkpoints) if name.isdecimal()]
     except FileNotFoundError:
         return []
 
@@ -328,7 +327,7 @@ def _unpack_other(code: int, data: bytes) -> Any:
 def _read_manifest(folder: Path, number: int) -> Checkpoint:
     path = folder / MANIFEST
     try:
-        content = json.loads(once_released(path.read_bytes))
+        content = json.loads(read_file(path))
         stated = content.pop(_CHECKSUM, None)
         if stated != checksum_of(content):
             raise CheckpointError(f"{path} is damaged: its checksum does not match its content")

@@ -22,7 +22,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import os
 import sys
 import tempfile
 from contextlib import suppress
@@ -36,7 +35,6 @@ import yaml
 from headrace.config.errors import suggest
 from headrace.config.paths import file_name
 from headrace.pipeline.common.errors import CommandError, RunFolderError
-from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, clean_temporary, free_name, write_atomic
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST, RunLock, lock_folder
 from headrace.pipeline.run_folder.names import (
     CONFIGURATION,
@@ -46,7 +44,14 @@ from headrace.pipeline.run_folder.names import (
     check_run_id,
 )
 from headrace.pipeline.run_folder.training_status import TrainingStatus
-from headrace.queues.windows_files import is_held, once_released
+from headrace.queues.files import (
+    REAL,
+    FileOperations,
+    clean_temporary,
+    free_name,
+    read_file,
+    write_atomic,
+)
 from headrace.startup_context import absolute, shown
 
 log = logging.getLogger(__name__)
@@ -61,14 +66,7 @@ def archive(path: Path, files: FileOperations) -> None:
         number = 1
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
-        once_released(lambda: files.perform("replace", os.replace, path, aside), files.pause)
-    except OSError as error:
-        if not is_held(error):
-            raise
-        raise RunFolderError(
-            f"{path} can't be archived, because a program has a file in it open: {error.strerror}; close the program, "
-            "or use a different --run-id"
-        ) from error
+        files.replace(path, aside)
     finally:
         guard.release()
     files.sync_folder(path.parent)
@@ -78,7 +76,7 @@ def archive(path: Path, files: FileOperations) -> None:
 def read_configuration(run_folder: Path) -> dict[str, Any]:
     """Return the content of a run's `configuration.yaml`; empty if the file can't be read."""
     try:
-        plain = yaml.safe_load((run_folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace"))
+        plain = yaml.safe_load(read_file(run_folder / CONFIGURATION).decode(errors="replace"))
     except (OSError, yaml.YAMLError):
         return {}
     return plain if isinstance(plain, dict) else {}
@@ -158,7 +156,7 @@ class RunFolder:
         """
         self.waits = False
         data, path = self._configuration.encode(), self.path / CONFIGURATION
-        if not path.is_file() or path.read_bytes() != data:
+        if not path.is_file() or read_file(path) != data:
             write_atomic(path, data, files=self.files)
 
     def lost(self) -> str:
@@ -247,7 +245,7 @@ class RunFolder:
             RunFolderError: if the file is damaged.
         """
         try:
-            content = json.loads(self.training_status.read_bytes())
+            content = json.loads(read_file(self.training_status))
             return TrainingStatus.from_dict(content)
         except FileNotFoundError:
             return TrainingStatus()

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from headrace.pipeline.common.daemon_threads import answered
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.run_folder.atomic_files import FileOperations
+from headrace.queues.disks import answered
+from headrace.queues.files import FileOperations, append
 from headrace.startup_context import shown
 
 log = logging.getLogger(__name__)
@@ -66,15 +66,7 @@ class HeldFolder:
         identity = _identity(self.path)
         if self._lock in (None, identity) or identity == ():
             return ""
-        if identity is not None:
-            why = "another folder is in its place"
-            if (holder := _holder(self.path)) != f"process {os.getpid()}":
-                why += f", in use by {holder}"
-        elif self.path.is_dir():
-            why = f"its {GUARD} was removed, or another folder is in its place"
-        else:
-            why = "it was removed or moved"
-        return f"{shown(self.path)} is no longer the folder that this run has locked: {why}"
+        return f"{shown(self.path)} is no longer the folder that this run has locked: it was removed, moved or replaced"
 
     def check(self) -> Path:
         """Return the folder's path, after checking that it is still the folder that was locked.
@@ -92,8 +84,8 @@ def refuse_writes(run_folder: Path, *incarnations: int) -> None:
 
     Create the file before any host is lost: for up to a minute, NFS shows other machines no new file, but new content.
     """
-    with suppress(OSError), open(run_folder / LOST, "a", encoding="ascii") as file:
-        file.writelines(f"{incarnation}\n" for incarnation in incarnations)
+    with suppress(OSError):
+        append(run_folder / LOST, "".join(f"{incarnation}\n" for incarnation in incarnations).encode())
 
 
 def _identity(run_folder: Path) -> tuple[int, ...] | None:

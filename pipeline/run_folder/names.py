@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.common.graph import TRAINER, learner_name, part_name
 from headrace.pipeline.run_folder.checkpoint import part_file
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, LOST
-from headrace.queues.windows_files import takes_long_paths
 
 CONFIGURATION = "configuration.yaml"
 FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
@@ -77,6 +77,19 @@ _LONGEST_PATH = 259
 _BELOW = 110
 """Length of the longest path below a run's folder: that of a checkpoint's part while it is written, for a behaviour
 whose name has about thirty characters."""
+
+
+def takes_long_paths() -> bool:
+    """Return False if paths are limited to 259 characters, as on Windows unless LongPathsEnabled is set."""
+    if sys.platform == "win32":
+        import winreg
+
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SYSTEM\CurrentControlSet\Control\FileSystem") as key:
+                return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
+        except OSError:  # older versions of Windows do not have the setting
+            return False
+    return True
 
 
 def check_length(path: Path, takes_long: Callable[[], bool] = takes_long_paths) -> None:

@@ -12,7 +12,6 @@ import yaml
 from headrace.config import ConfigError, RunConfig
 from headrace.config.errors import KeyPath, dotted
 from headrace.pipeline.common.errors import RunError, RunFolderError
-from headrace.pipeline.run_folder.atomic_files import REAL, FileOperations, free_name
 from headrace.pipeline.run_folder.checkpoint import (
     MENDING,
     Checkpoint,
@@ -24,6 +23,7 @@ from headrace.pipeline.run_folder.checkpoint import (
 )
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
+from headrace.queues.files import REAL, FileOperations, free_name
 
 log = logging.getLogger(__name__)
 

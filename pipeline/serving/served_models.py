@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.paths import user_path
-from headrace.pipeline.common.daemon_threads import answered, in_thread
 from headrace.pipeline.common.errors import CommandError, RunError
+from headrace.pipeline.common.output import complain
 from headrace.pipeline.policies.model_files import (
     ModelFile,
     check_decides,
@@ -22,6 +22,7 @@ from headrace.pipeline.policies.model_files import (
     read_model,
 )
 from headrace.pipeline.prediction.policy_spaces import PolicySpaces, policy_spaces
+from headrace.queues.disks import Disks, answered, in_thread
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.action_units import action_units
 from headrace.stages.errors import StageError, describe_error
@@ -106,10 +107,10 @@ class ServedModel:
         """
         signature: Signature | None = None
         try:
-            file, signature = answered(self._reference, self._find, limit_s=UNANSWERED_S)
+            file, signature = answered(self._reference, self._find)
             if signature in (self.newest.signature, self._refused):
                 return
-            loaded = answered(file.path, _load, file, signature, self.newest.version + 1, limit_s=UNANSWERED_S)
+            loaded = answered(file.path, _load, file, signature, self.newest.version + 1)
             check_spec(loaded.spec, self.newest.spec, "clients expect")
             theirs, ours = loaded.policy.memory_size, self.newest.policy.memory_size
             if theirs != ours:
@@ -208,9 +209,10 @@ async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
 
 
 async def _keep_fresh(model: ServedModel, period_s: float) -> None:
-    while True:
-        await asyncio.sleep(period_s)
-        try:
-            await in_thread("newer model", model.refresh)
-        except Exception as error:  # a damaged file can cause any error; the server must keep answering
-            log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))
+    with Disks(UNANSWERED_S, complain).used():  # its own, so that a disk that hangs concerns no other model
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await in_thread("newer model", model.refresh)
+            except Exception as error:  # a damaged file can cause any error; the server must keep answering
+                log.exception("%s: could not look for a newer model: %s", model.name, describe_error(error))

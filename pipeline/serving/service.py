@@ -20,8 +20,8 @@ from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
 from headrace.config.errors import suggest
@@ -546,6 +546,10 @@ class ServingMetrics:
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
         """Each model's counters, cached because looking up a counter by its labels takes as long as a decision."""
         self._registry.register(self)
+        for key, (text, read) in _GAUGES.items():
+            gauge = Gauge(f"headrace_serving_{key}", text, ["model"], registry=self._registry)
+            for name, handler in models.items():
+                gauge.labels(name).set_function(partial(read, handler))
 
     def answered(self, model: str, agents: int, seconds: float) -> None:
         """Count an answered request."""
@@ -562,13 +566,8 @@ class ServingMetrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Return the models' current numbers. Called by Prometheus' client."""
+        """Return the models' numbers of decisions. Called by Prometheus' client."""
         decisions = CounterMetricFamily("headrace_serving_decisions", "Calls to the policy", labels=["model"])
         for name, handler in self._models.items():
             decisions.add_metric([name], handler.batcher.decisions)
         yield decisions
-        for key, (text, read) in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"headrace_serving_{key}", text, labels=["model"])
-            for name, handler in self._models.items():
-                gauge.add_metric([name], read(handler))
-            yield gauge

@@ -6,9 +6,9 @@ PyAV (the extra `video`) writes videos as mp4 (H.264). Without PyAV, Pillow writ
 from __future__ import annotations
 
 import logging
-import os
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from headrace.queues.files import REAL, File, write_atomic
 from headrace.queues.messages import ActionBatch
-from headrace.queues.windows_files import once_released
 from headrace.stages.environments.factory import EnvironmentRequest
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult
 from headrace.stages.errors import StageError
@@ -63,7 +63,8 @@ class Mp4File:
         self._unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         self._av: Any = av
         codec = next(name for name in _CODECS if name in av.codecs_available)
-        self._container: Any = av.open(str(self._unfinished), "w", format="mp4")
+        self._file = File(self._unfinished, "wb")
+        self._container: Any = av.open(self._file, "w", format="mp4")
         self._stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
         self._stream.pix_fmt = "yuv420p"  # the only pixel format that all browsers show
         self._size: tuple[int, int] | None = None
@@ -82,10 +83,11 @@ class Mp4File:
         if self._size is not None:
             self._put(None)
         self._container.close()
+        self._file.close()
         if self._size is None:
-            self._unfinished.unlink(missing_ok=True)
+            REAL.remove(self._unfinished)
         else:
-            once_released(lambda: os.replace(self._unfinished, self.path))
+            REAL.replace(self._unfinished, self.path)
 
     def _put(self, frame: Any) -> None:
         for packet in self._stream.encode(frame):
@@ -134,10 +136,8 @@ class GifFile:
         frames = (
             self._picture(picture).quantize(palette=palette, dither=Image.Dither.NONE) for picture in self._pictures
         )
-        unfinished = self.path.with_name(self.path.name + _UNFINISHED)
         how = {"duration": round(self._frame_ms), "loop": 0, "optimize": False}
-        next(frames).save(unfinished, "GIF", save_all=True, append_images=frames, **how)
-        once_released(lambda: os.replace(unfinished, self.path))
+        write_atomic(self.path, lambda file: next(frames).save(file, "GIF", save_all=True, append_images=frames, **how))
         self._pictures.clear()
 
     def _picture(self, kept: bytes) -> Image.Image:
@@ -186,12 +186,17 @@ class GameRecorder:
         if self._games == self._most:
             return None
         self._games += 1
-        try:
-            path = self._folder / f"{self._name}-{self._games}"
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with _writing(path := self._folder / f"{self._name}-{self._games}"):
+            REAL.make_folder(self._folder)
             return Mp4File(path, fps) if makes_mp4() else GifFile(path, fps)
-        except OSError as error:
-            raise StageError(f"can't write videos to {self._folder} (--video): {error}") from error
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StageError(f"can't write {path} (--video): {error}") from error
 
 
 class RecordedGroup(WatchedGroup):
@@ -250,20 +255,16 @@ class RecordedGroup(WatchedGroup):
     def _add(self, pictures: list[Picture]) -> None:
         if self._file is None:
             return
-        for picture in pictures:
-            try:
+        with _writing(self._file.path):
+            for picture in pictures:
                 self._file.add(self._image(picture))
-            except OSError as error:
-                raise StageError(f"can't write {self._file.path} (--video): {error}") from error
 
     def _finish(self) -> None:
         file, self._file = self._file, None
         if file is None:
             return
-        try:
+        with _writing(file.path):
             file.close()
-        except OSError as error:
-            raise StageError(f"can't write {file.path} (--video): {error}") from error
         if file.path.exists():
             log.info("Filmed: %s", file.path)
 

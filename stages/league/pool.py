@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -17,8 +16,8 @@ import numpy as np
 
 from headrace.config.brains import MemberSettings
 from headrace.config.plain_data import parse_json
+from headrace.queues.files import ON_LOOP, PAUSES_S, REAL, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
-from headrace.queues.windows_files import ON_LOOP, PAUSES_S, once_released, sync_folder, write_all, write_whole
 from headrace.stages.errors import StageError
 from headrace.stages.plain_state import policy_from_state
 
@@ -110,14 +109,15 @@ class Pool:
             OSError: if writing fails; the pool is then unchanged.
         """
         number, digest = len(self._members), hash_of(update)
-        path = self.folder / _file_name(number, digest)
+        prefix = f"{number:05}-"
+        path = self.folder / f"{prefix}{digest[:12]}{SUFFIX}"
         member = Member(number, learner, parent, update.step, update.version, digest, path.name, behavior=behavior)
-        self._make_folder()
-        self._remove([name for name in self._files() if name.startswith(_prefix(number)) and name != member.path])
+        REAL.make_folder(self.folder)
+        self._remove([name for name in self._files() if name.startswith(prefix) and name != member.path])
         if path.exists():
             read_member(self.folder, member)  # from a run that was killed here; raises if it differs
         else:
-            _write(path, packed(replace(update, snapshot=number)))
+            write_atomic(path, packed(replace(update, snapshot=number)))
         self._write_index([*self._members, member])
         return member
 
@@ -135,11 +135,12 @@ class Pool:
         """
         members = {(member.name, member.use): member for member in self._members if member.use}
         for brain in brains:
-            digest, before = _hash_of_file(Path(brain.use)), members.get((brain.name, brain.use))
+            file, before = Path(brain.use), members.get((brain.name, brain.use))
+            digest = hashlib.sha256(read_file(file)).hexdigest() if file.is_file() else ""
             if before is None:
                 about = brain.use, brain.name, behaviors.get(brain.name, "")
                 member = Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about)
-                self._make_folder()
+                REAL.make_folder(self.folder)
                 self._write_index([*self._members, member])
                 self.enter(member)
             elif before.hash != digest:
@@ -165,26 +166,17 @@ class Pool:
             self._write_index(members)
             self._remove([name for name in self._files() if name not in kept])
 
-    def _make_folder(self) -> None:
-        """Create the pool's folder durably, in the run's folder."""
-        if not self.folder.is_dir():
-            self.folder.mkdir(parents=True)
-            sync_folder(self.folder.parent)
-            sync_folder(self.folder.parent.parent)
-
     def _write_index(self, members: Iterable[Member]) -> None:
-        _write(
-            self.folder / INDEX, json.dumps({"format": FORMAT, "members": [*map(asdict, members)]}, indent=1).encode()
-        )
+        content = {"format": FORMAT, "members": [*map(asdict, members)]}
+        write_atomic(self.folder / INDEX, json.dumps(content, indent=1).encode())
 
     def _files(self) -> list[str]:
         endings = (SUFFIX, ".partial")
-        return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(endings) and path.is_file())
+        return [name for name in REAL.listdir(self.folder) if name.endswith(endings) and (self.folder / name).is_file()]
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                once_released((self.folder / name).unlink)
+            REAL.remove(self.folder / name)
 
 
 def read_member(folder: Path, member: Member) -> PolicyUpdate:
@@ -226,21 +218,6 @@ def hash_of(update: PolicyUpdate) -> str:
     return hashlib.sha256(np.ascontiguousarray(update.weights, "<f4").data).hexdigest()
 
 
-def _hash_of_file(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _prefix(number: int) -> str:
-    return f"{number:05}-"
-
-
-def _file_name(number: int, digest: str) -> str:
-    return f"{_prefix(number)}{digest[:12]}{SUFFIX}"
-
-
 def packed(update: PolicyUpdate) -> bytes:
     """Return a policy as bytes."""
     plain = {name: getattr(update, name) for name in ("behavior_id", "version", "step", "snapshot", "layout")}
@@ -260,12 +237,12 @@ def _read_again(path: Path) -> bytes:
     """Read a file, again and again for a second if the disk refuses to open, read or close it."""
     for pause_s in PAUSES_S[:ON_LOOP]:
         try:
-            return path.read_bytes()
+            return read_file(path)
         except FileNotFoundError:
             raise
         except OSError:
             time.sleep(pause_s)
-    return path.read_bytes()
+    return read_file(path)
 
 
 def read_index(folder: Path) -> list[Member]:
@@ -277,7 +254,7 @@ def read_index(folder: Path) -> list[Member]:
     """
     path = folder / INDEX
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_file(path))
         if content["format"] != FORMAT:
             raise StageError(
                 f"{path} has format {content['format']}, but this version of Headrace reads format {FORMAT}"
@@ -294,10 +271,6 @@ def read_index(folder: Path) -> list[Member]:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}, which lists the members of the league's pool, can't be read: {error}") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    write_whole(path, lambda file: write_all(file, data))
 
 
 def _fault(folder: Path, member: Member, fault: str) -> StageError:

@@ -58,7 +58,7 @@ def test_another_run_may_take_over_the_folder(tmp_path):
         second = Command(tmp_path, plain, "--force", patience_s=MORE_PATIENCE_S)
         try:
             assert first.wait() == 1
-            assert "it was removed or moved" in first.output or "another folder is in its place" in first.output
+            assert "it was removed, moved or replaced" in first.output
             assert newest_checkpoint(tmp_path / "results" / "run-rescued" / "checkpoints") is not None
             second.until(lambda: bool(newest_checkpoint(second.run_folder / "checkpoints")), "a checkpoint")
             second.interrupt()
@@ -73,7 +73,7 @@ def test_another_run_may_take_over_the_folder(tmp_path):
 def test_a_folder_that_is_lost_after_the_last_checkpoint_is_a_failure(tmp_path):
     plain = changed(PLAIN, {"behaviors__CartPole__max_steps": 1200})
     said, steps = lose(plain, tmp_path, move, at=2)
-    assert "it was removed or moved" in said
+    assert "it was removed, moved or replaced" in said
     assert "No trainer could save its state" in said
     kept = newest_checkpoint(tmp_path / "elsewhere" / "checkpoints")
     assert kept is not None

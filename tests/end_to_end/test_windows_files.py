@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from runs import COMMAND
 
-from headrace.pipeline.run_folder.atomic_files import FileOperations, write_atomic
+from headrace.queues.files import FileOperations, write_atomic
 
 pytestmark = [pytest.mark.windows, pytest.mark.timeout(300)]
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "examples" / "cartpole.yaml"

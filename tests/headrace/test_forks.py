@@ -13,7 +13,7 @@ from headrace.paths import ROOT
 
 SCRIPT = '''
 import asyncio, atexit, os, sys, threading
-from headrace.queues.windows_files import once_released
+from headrace.queues.files import once_released
 from headrace.startup_context import keep_startup_context
 
 keep_startup_context()

@@ -13,9 +13,9 @@ from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control import ControlEnd, FolderMoved, OpenEdge, PartFailed
 from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.roles.runtime import Host
-from headrace.pipeline.run_folder.atomic_files import REAL
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, unfinished_folder
 from headrace.queues.ends import ItemSource, Sender
+from headrace.queues.files import REAL
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.policy.observations import ObservationLayout

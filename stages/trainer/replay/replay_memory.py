@@ -11,12 +11,11 @@ Axis letters: N rows and K pieces in a batch, B rows in a sample, S sequences of
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 from zipfile import ZipFile
 
 import numpy as np
@@ -26,9 +25,9 @@ from torch import Tensor
 
 from headrace.queues.archive import open_archive
 from headrace.queues.columns import Column, action_columns, memory_column
+from headrace.queues.files import write_atomic
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.queues.windows_files import write_whole
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.layers import Inputs, to_device
@@ -710,18 +709,15 @@ def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         OSError: if the file can't be written; an older file is then kept.
     """
 
-    def write(file: IO[bytes]) -> None:
-        buffered = io.BufferedWriter(file)  # writes everything, even if the system writes in parts
-        with ZipFile(buffered, "w") as archive:
+    def write(file: BinaryIO) -> None:
+        with ZipFile(file, "w") as archive:
             header = {"format": FORMAT, "facts": memory.facts(), "columns": _described(memory), "step": step}
             archive.writestr(HEADER, json.dumps(header))
             for number, (column, rows) in enumerate(memory.columns()):
                 with archive.open(str(number), mode="w", force_zip64=True) as entry:
                     entry.write(_bytes_of(column, rows))
-        buffered.flush()
-        buffered.detach()
 
-    write_whole(path, write)
+    write_atomic(path, write)
 
 
 def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:

@@ -198,7 +198,10 @@ async def test_a_lost_folder_is_noticed_and_a_checkpoint_is_written_next_to_it(m
     else:
         made.checkpointing.receive(PartFailed(0, TRAINER, "is no longer the folder"))
     (failure,) = made.failures
-    assert failure.message == f"{lost} is no longer the folder that this run has locked: it was removed or moved."
+    assert (
+        failure.message
+        == f"{lost} is no longer the folder that this run has locked: it was removed, moved or replaced."
+    )
     rescue = lost.with_name("run-rescued")
     assert [await anext(theirs.receive())] == [FolderMoved(str(rescue))]
     assert (made.plan.folder.path, made.checkpointing.newest) == (rescue, -1)

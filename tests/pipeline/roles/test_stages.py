@@ -126,7 +126,7 @@ def test_a_part_is_not_written_into_a_folder_that_is_not_the_run_s_any_more(tmp_
     RunFolder.create(tmp_path, "run").close()
     host.save_part("trainer", 2, {})
     assert (type(sent[1]), sent[1].number) == (PartFailed, 2)
-    assert "another folder is in its place" in sent[1].reason
+    assert "it was removed, moved or replaced" in sent[1].reason
     assert not any((run_folder / "checkpoints").iterdir())
     host.folder.move(tmp_path / "elsewhere")
     host.save_part("trainer", 3, {})

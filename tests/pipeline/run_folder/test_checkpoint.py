@@ -132,10 +132,10 @@ def test_a_disk_error_at_any_operation_leaves_a_whole_checkpoint_then_and_afterw
 
 def test_old_checkpoints_that_can_not_be_removed_are_removed_with_the_next_one(tmp_path, caplog):
     class Clinging(Recorder):
-        def perform(self, operation, function, *args, **kwargs):
+        def perform(self, operation, file, function, *args, **kwargs):
             if operation == "replace" and args[0].name == "000000" and "removed" not in caplog.text:
                 raise PermissionError(13, "somebody reads it", str(args[0]))
-            return super().perform(operation, function, *args, **kwargs)
+            return super().perform(operation, file, function, *args, **kwargs)
 
     files = Clinging()
     for number in range(3):

@@ -17,12 +17,12 @@ from runs import run_here
 
 from headrace.paths import ROOT
 from headrace.pipeline.common.errors import RunFolderError
-from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.checkpoint import write_manifest, write_part
 from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, SOFT
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
+from headrace.queues.files import write_atomic
 
 pytestmark = pytest.mark.windows_too
 
@@ -96,9 +96,7 @@ def test_force_puts_the_old_run_aside_each_time_under_a_new_name(tmp_path):
 
 def test_force_reports_that_a_program_has_a_file_open(tmp_path):
     make_run(tmp_path)
-    with pytest.raises(
-        RunFolderError, match=r"ppo can't be archived, because a program has a file in it open.*--run-id"
-    ):
+    with pytest.raises(PermissionError, match="another program has kept the file open"):
         RunFolder.create(tmp_path, "ppo", force=True, files=Held("replace", tries=99))
     RunFolder.create(tmp_path, "ppo", resume=True).close()  # the lock was let go
 

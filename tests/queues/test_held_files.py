@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.queues.windows_files import PAUSES_S, once_released
+from headrace.queues.files import PAUSES_S, once_released
 
 
 def held(number: int = 32) -> PermissionError:

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from headrace.pipeline.common import daemon_threads
-from headrace.pipeline.common.daemon_threads import DISKS, answered, in_thread
+from headrace.queues.disks import Disks, current_disks, in_thread
 from headrace.stages.errors import describe_error
 from headrace.stop_requests import cleaned_up_by
 
@@ -92,55 +91,7 @@ async def test_only_what_the_thread_itself_has_begun_is_cleaned_up():
     assert not elsewhere.is_set()
 
 
-@pytest.fixture
-def limit(monkeypatch):
-    monkeypatch.setattr(daemon_threads, "SLOW_S", 0.01)
-    monkeypatch.setattr(DISKS, "limit_s", 0.05)
-
-
-def test_a_file_call_returns_or_raises_what_its_function_does(tmp_path):
-    assert answered(tmp_path, sorted, [2, 1]) == [1, 2]
-    with pytest.raises(FileNotFoundError):
-        answered(tmp_path, (tmp_path / "none").read_bytes)
-
-
-def test_a_file_call_that_hangs_fails_and_so_do_all_others_until_it_returns(limit, tmp_path, capsys):
-    hangs, path = threading.Event(), tmp_path / "file"
-    with pytest.raises(OSError, match=f"the disk has not answered for 0 s: {path}"):
-        answered(path, hangs.wait, 20)
-    assert f"{path} has not been read or written for 0 s; the disk may hang" in capsys.readouterr().err
-    with pytest.raises(OSError, match=f"the disk still has not answered for {path}"):
-        answered(tmp_path, sorted, [2, 1])
-    (thread,) = (each for each in threading.enumerate() if each.name == "file call")
-    hangs.set()
-    thread.join()
-    assert answered(tmp_path, sorted, [2, 1]) == [1, 2]
-
-
-def test_a_file_call_with_its_own_limit_does_not_disturb_others(limit, tmp_path):
-    hangs = threading.Event()
-    with pytest.raises(OSError, match="the disk has not answered"):
-        answered(tmp_path, hangs.wait, 20, limit_s=0.02)
-    assert answered(tmp_path, sorted, [2, 1]) == [1, 2]
-    hangs.set()
-
-
-class NamedFile:
-    """A file that answers as soon as somebody asks for its name."""
-
-    def __init__(self) -> None:
-        self.named = threading.Event()
-
-    def __str__(self) -> str:
-        self.named.set()
-        return "slow.bin"
-
-
-def test_a_slow_file_call_is_named_and_then_succeeds(monkeypatch, capsys):
-    monkeypatch.setattr(daemon_threads, "SLOW_S", 0.01)
-    monkeypatch.setattr(daemon_threads, "NAMED_S", 0.02)
-    file = NamedFile()
-    assert answered(file, file.named.wait, 20)
-    warning, news = capsys.readouterr().err.splitlines()
-    assert warning.startswith("[WARNING] slow.bin has not been read or written")
-    assert news == "[INFO] slow.bin has now been read or written."
+async def test_a_call_waits_for_disks_as_the_code_that_awaits_it_does():
+    disks = Disks()
+    with disks.used():
+        assert await in_thread("a call", current_disks) is disks

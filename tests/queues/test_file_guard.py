@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from headrace.pipeline.run_folder.atomic_files import QUIET_S, FileGuard
+from headrace.queues.files import QUIET_S, FileGuard
 
 log = logging.getLogger(__name__)
 
