@@ -115,12 +115,15 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
 
 
 def _tune(args: Namespace, request: Request, config: RunConfig, words: Sequence[str]) -> int:
+    for package, extra in (("optuna", "tune"), ("matplotlib", "plot")):
+        if find_spec(package) is None:
+            return _refuse(f'--tune needs the package {package}: `pip install "headrace[{extra}]"`')
     from headrace.pipeline.tuning import Study
 
-    study = Study(args.tune, request, config)
+    study = Study(args.tune, request, words, config)
     _warn((*request.warnings, *config.warnings))
     if not args.validate:
-        return study.tune(words)
+        return study.tune()
     status = _validate(config, tried=not args.no_env_check)
     if status == 0:
         print(study.describe())

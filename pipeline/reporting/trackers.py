@@ -1,4 +1,4 @@
-"""Sends summaries to experiment trackers: Weights & Biases, and MLflow."""
+"""Sends summaries to experiment trackers: Weights & Biases, MLflow, and the study of `--tune`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headrace.pipeline.common.output import own_stream
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 from headrace.pipeline.reporting.writers import tracked_id
 from headrace.stages.errors import StageError
@@ -251,3 +252,28 @@ def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{key}/{inner}", part)
     else:
         yield key, str(value)
+
+
+class TrialWriter:
+    """A `StatisticsWriter` that prints one behaviour's metric, in a run that `--tune` has started.
+
+    Args:
+        metric: name of the statistic.
+        behavior: the behaviour; None for any.
+    """
+
+    PREFIX = "headrace-trial "
+
+    def __init__(self, metric: str, behavior: str | None) -> None:
+        self._metric, self._behavior = metric, behavior
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Print the metric, if the summary has it, in the same form for any `--log-format`."""
+        if self._metric in summaries and category == (self._behavior or category):
+            print(f"{self.PREFIX}{summaries[self._metric].value!r}", file=own_stream("stdout"), flush=True)
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
