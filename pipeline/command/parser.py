@@ -65,7 +65,7 @@ class Option:
         for key in self.keys.split():
             path = tuple((key + self.name if key.endswith(".") else key).split("."))
             set_to = value if self.metavar else self.value
-            yield Override(self.given(value), path, set_to, optional=path[0] in _OPTIONAL)
+            yield Override(self.given(value), path, set_to, optional=path[0] in _OPTIONAL or EACH in path)
 
 
 def each_behavior(key: str) -> str:
