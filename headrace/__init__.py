@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -77,58 +78,31 @@ if TYPE_CHECKING:
     from headrace.stages.trainer.rewards import RewardSignal as RewardSignal
     from headrace.stages.trainer.rewards import Transitions as Transitions
 
-_HOMES = {
-    "headrace.config": (
-        "ConfigError",
-        "EnvironmentSettings",
-        "NetworkSettings",
-        "RewardSignalSettings",
-        "RunConfig",
-        "SelfPlaySettings",
-        "load_config",
-    ),
-    "headrace.config.environment_kinds": ("ENVIRONMENT_KINDS", "EnvironmentKind"),
-    "headrace.pipeline.common.errors": ("PredictError", "RunError", "RunFailed", "RunFolderError"),
-    "headrace.pipeline.policies.export": ("read_export",),
-    "headrace.pipeline.prediction.evaluate": ("EvaluatedPolicy", "evaluate"),
-    "headrace.pipeline.prediction.nash_conv": ("nash_conv",),
-    "headrace.pipeline.prediction.policy": ("LoadedMixture", "LoadedPolicy", "load_policy"),
-    "headrace.pipeline.diagnosis.evidence": ("Evidence", "Finding"),
-    "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
-    "headrace.pipeline.run": ("RunResult", "load", "run", "run_async"),
-    "headrace.pipeline.run_folder.checkpoint": ("newest_checkpoint",),
-    "headrace.pipeline.run_handle": ("CheckpointWritten", "RunOptions", "StopRequest", "SummaryWritten"),
-    "headrace.queues": (
-        "ActionSpec",
-        "BehaviorSpec",
-        "ObservationSpec",
-        "PolicyUpdate",
-        "StepBatch",
-        "TrajectoryBatch",
-    ),
-    "headrace.queues.messages": ("ActionBatch",),
-    "headrace.queues.stream_file": ("StreamReader",),
-    "headrace.stages": ("Stage", "StageContext", "StageError"),
-    "headrace.stages.environments.protocol": ("AgentSteps", "EnvironmentGroup", "StepResult"),
-    "headrace.stages.errors": ("NotFiniteError",),
-    "headrace.stages.evaluation": ("EvaluationOpponents",),
-    "headrace.stages.ghost": ("Candidate", "OpponentSampler"),
-    "headrace.stages.policy": ("ActingPolicy",),
-    "headrace.stages.policy.onnx.model": ("onnx_model",),
-    "headrace.stages.trainer": ("Trainer", "TrainerContext"),
-    "headrace.stages.trainer.rewards": ("RewardSignal", "Transitions"),
-}
-"""Maps each module to the public names that it defines."""
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME)
+
+@cache
+def _homes() -> dict[str, str]:
+    """Return the module of each public name, from the imports above, which only type checkers execute."""
+    import ast  # takes 5 ms, and most processes of a run don't need it
+
+    with open(__file__, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    (listed,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    return {
+        alias.name: node.module or ""
+        for node in listed.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    if name == "__all__":
+        return sorted(_homes())
+    if name.startswith("__") or name not in _homes():
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}; it has {', '.join(sorted(_homes()))}")
+    value = globals()[name] = getattr(import_module(_homes()[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(_homes())

@@ -28,16 +28,6 @@ def test_every_public_name_exists(module):
         assert name.isupper() or getattr(public, name).__doc__, name
 
 
-def test_type_checkers_and_the_table_know_the_same_names():
-    tree = ast.parse(Path(headrace.__file__).read_text(encoding="utf-8"))
-    (seen,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    named = {
-        alias.asname: node.module for node in seen.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    assert named == headrace._HOME
-    assert sorted(named) == headrace.__all__
-
-
 def test_an_unknown_name_is_refused_with_the_available_names():
     with pytest.raises(AttributeError, match=r"no attribute 'train'; it has .*load_config, .*run"):
         headrace.train  # noqa: B018
