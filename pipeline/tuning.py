@@ -268,8 +268,6 @@ class Study:
 
     def tune(self) -> int:
         """Run the trials that the study lacks; return the exit status."""
-        import optuna
-
         if (self.folder / CONFIGURATION).exists():
             raise CommandError(f"--tune: {shown(self.folder)} is the folder of a run; choose a different --run-id")
         worker, journal = self.folder / "workers" / self._worker, str(self.folder / "journal.log")
@@ -293,12 +291,15 @@ class Study:
                 stack.callback(RaySession(self._config).close)
             stack.enter_context(cleaned_up_by(lambda: complain("The same command continues the study.")))
             self._retry_orphans(study)
-            if (left := self._left(study)) > 0:  # until `_ended` stops it, or a grid has no more values
-                study.optimize(self._objective, n_jobs=min(self.settings.parallel, left), callbacks=[self._ended])
+            while (left := self._left(study)) > 0:
+                jobs = min(self.settings.parallel, left)
+                study.optimize(self._objective, left, n_jobs=jobs, callbacks=[self._ended])
+                if not study.get_trials(False, (TrialState.WAITING,)):
+                    break  # a grid has no more values
         return self._conclude(study)
 
     def _left(self, study: optuna.Study) -> int:
-        """Return how many trials are to begin: those that nobody has begun, and repeats that wait."""
+        """Return how many trials are to begin: those that no worker has begun, and repeats that wait."""
         trials = study.get_trials(deepcopy=False)
         begun = sum("retry" not in trial.user_attrs for trial in trials)
         return self.settings.trials - begun + sum(trial.state.name == "WAITING" for trial in trials)
