@@ -253,7 +253,7 @@ class Override:
     path: KeyPath
     value: Any
     optional: bool = False
-    """True to drop the override if the file does not have the override's top-level section."""
+    """True to drop the override if the file lacks the override's top-level section, or `EACH` matches nothing there."""
 
 
 _PART = r""""[^"]+"|'[^']+'|[^.="'][^.=]*"""
@@ -297,7 +297,11 @@ def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str
     """
     applied, mistakes = [], []
     for override in overrides:
-        for single in _spelt_out(data, override):
+        singles = _spelt_out(data, override)
+        if not singles and not override.optional:
+            message = f"nothing is listed under '{override.path[0]}', so this has no effect; see 'default_settings'"
+            mistakes.append(Mistake(override.name, None, dotted(override.path), message))
+        for single in singles:
             try:
                 data = _put(data, single.path, single.value, single.path)
                 applied.append(single)

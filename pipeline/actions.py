@@ -11,7 +11,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
@@ -115,12 +114,15 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
 
 
 def _tune(args: Namespace, request: Request, config: RunConfig, words: Sequence[str]) -> int:
+    for package, extra in (("optuna", "tune"), ("matplotlib", "plot")):
+        if find_spec(package) is None:
+            return _refuse(f'--tune needs the package {package}: `pip install "headrace[{extra}]"`')
     from headrace.pipeline.tuning import Study
 
-    study = Study(args.tune, request, config)
+    study = Study(args.tune, request, words, config)
     _warn((*request.warnings, *config.warnings))
     if not args.validate:
-        return study.tune(words)
+        return study.tune()
     status = _validate(config, tried=not args.no_env_check)
     if status == 0:
         print(study.describe())
@@ -183,14 +185,13 @@ def _diagnose(names: Sequence[str], results: str, as_json: bool, probes: bool) -
 def _plot(names: Sequence[str], results: str, target: Path | None, over: str | None) -> int:
     if find_spec("matplotlib") is None:
         return _refuse('--plot needs the package matplotlib: `pip install "headrace[plot]"`')
-    from headrace.pipeline.prediction.nash_conv import nash_convs
     from headrace.pipeline.reporting.league_files import draw_leagues
     from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_runs
     from headrace.pipeline.run_folder.folder import find_run
 
     folders = [find_run(name, results, "--plot") for name in names]
     try:
-        leagues = [chart for folder in folders for chart in draw_leagues(folder, partial(nash_convs, folder))]
+        leagues = [chart for folder in folders for chart in draw_leagues(folder)]
     except (OSError, ValueError) as error:
         return _refuse(f"--plot: {error}")
     for chart in leagues:

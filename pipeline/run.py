@@ -36,7 +36,6 @@ from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run, key_of
 from headrace.pipeline.main.run_plan import RunPlan
 from headrace.pipeline.main.run_shape import choose_shape, for_viewers
-from headrace.pipeline.policies.clip import write_final_clips
 from headrace.pipeline.policies.export import NEWEST, best_policy, read_score
 from headrace.pipeline.policies.inference import plays_given_models
 from headrace.pipeline.policies.ml_agents import left_steps
@@ -399,9 +398,6 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     }
     if missing := never_met(config, coordinator):
         log.warning("%s", missing)
-    if not plan.playing:
-        exports = {name: result.export for name, result in behaviors.items() if result.export is not None}
-        await in_thread("film", write_final_clips, config, folder, exports)
     return RunResult(
         plan.folder.run_id,
         folder,

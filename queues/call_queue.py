@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 CALL_TURNS = 8
 """Number of event loop iterations in which a new call can be sent before the consumer gets the last call's items.
-This lets the next items arrive while the consumer computes, which may take long. Eight are twice as many as a call on
-Ray waits for others to join it, and an iteration costs microseconds."""
+This lets the next items arrive while the consumer computes, which may take long. A call is sent within a few
+iterations, each of which costs microseconds."""
 
 
 class FetchSource(Protocol):

@@ -65,7 +65,7 @@ class Option:
         for key in self.keys.split():
             path = tuple((key + self.name if key.endswith(".") else key).split("."))
             set_to = value if self.metavar else self.value
-            yield Override(self.given(value), path, set_to, optional=path[0] in _OPTIONAL)
+            yield Override(self.given(value), path, set_to, optional=path[0] in _OPTIONAL or EACH in path)
 
 
 def each_behavior(key: str) -> str:
@@ -514,30 +514,24 @@ def read_request(args: argparse.Namespace) -> Request:
             refusals.append(f"{option.given(value)}: {option.text}")
         else:
             warnings.append(f"{option.given(value)} is an option from older versions of ML-Agents: {option.text}")
-    try:
-        config, old_env = classify_paths(args.paths, args.env)
-    except CommandError as error:
-        refusals.append(str(error))
+    if len(args.paths) > 1:
+        refusals.append(
+            f"expected one configuration file, got {len(args.paths)}: {', '.join(args.paths)}; give an environment "
+            "with --env, and write an option's value directly after it: --monitor=8080"
+        )
     if refusals:
         raise CommandError("\n".join(refusals))
     now = argparse.Namespace(**vars(args))
     if args.worker_id is not None:
         now.base_port = (EnvSettings().base_port if args.base_port is None else args.base_port) + args.worker_id
-    if old_env is not None:
-        now.env = old_env
-        line, named = "--env", ""
-        if config is None and (config := old_configuration(old_env)) is not None:
-            line, named = f"{config} --env", f", and found {config} by its name, as Headrace does here"
-        warnings.append(
-            f"{old_env}: older versions of ML-Agents took the environment as an argument{named}; write {line} {old_env}"
-        )
     # Old options come first, so that current ones take precedence.
     options = [*old, *((option, getattr(now, option.name)) for group in OPTIONS.values() for option in group)]
     overrides = [override for option, value in options if value is not None for override in option.overrides(value)]
     if args.initialize_from is not None and not args.resume:  # it also overrides the file's `resume: true`
         overrides.append(Override("--initialize-from", ("checkpoint_settings", "resume"), False))
     old_files = {name: value for name in OLD_FILES if (value := getattr(args, name)) is not None}
-    return Request(config, (*overrides, *args.set), tuple(warnings), now.env, old_files)
+    config = Path(args.paths[0]) if args.paths else None
+    return Request(config, (*overrides, *args.set), tuple(warnings), args.env, old_files)
 
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:
@@ -556,58 +550,3 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
             f"{config.environment.kind} {config.environment.named}; keep one of the two"
         ]
     return []
-
-
-# The positional arguments: the configuration file and, in old commands, the environment as well. Very old versions of
-# ML-Agents took the environment as an argument, alone or next to the file, in either order. The two are distinguished
-# by name or, if that is not enough, by the file's content.
-
-_CONFIGURATIONS = (".yaml", ".yml", ".json")
-_OLD_NAME = "trainer_config.yaml"
-_EXECUTABLES = (".exe", ".app", ".x86_64", ".x86")
-_PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-"""First bytes of executables: Linux, Windows, a script, macOS."""
-
-
-def classify_paths(arguments: Sequence[str], env: str | None) -> tuple[Path | None, str | None]:
-    """Return the configuration file and the environment's executable among the positional arguments.
-
-    Args:
-        arguments: the positional arguments.
-        env: the value of `--env`.
-
-    Raises:
-        CommandError: if there is more than one of either.
-    """
-    environments = [argument for argument in arguments if is_environment(argument)]
-    others = [argument for argument in arguments if argument not in environments]
-    if len(environments) > 1 or (environments and env is not None):
-        named = ", ".join([*environments, *([] if env is None else [f"--env {env}"])])
-        raise CommandError(f"more than one environment was given: {named}; give only one, with --env")
-    if len(others) > 1:
-        raise CommandError(
-            f"expected one configuration file, got {len(others)}: {', '.join(others)}; give an environment with --env, "
-            "and write an option's value directly after it: --monitor=8080"
-        )
-    return Path(others[0]) if others else None, environments[0] if environments else None
-
-
-def old_configuration(env: str) -> Path | None:
-    """Return the `trainer_config.yaml` next to an environment or in this folder, as the first versions did."""
-    paths = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
-    return next((path for path in paths if path.is_file()), None)
-
-
-def is_environment(argument: str) -> bool:
-    """Return True if an argument names a Unity executable rather than a configuration file."""
-    path = Path(argument)
-    suffix = path.suffix.lower()
-    if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:
-        return suffix in _EXECUTABLES
-    if not path.is_file():  # a pipe can be read only once
-        return not path.exists() and any(Path(argument + extension).exists() for extension in _EXECUTABLES)
-    try:
-        with path.open("rb") as file:
-            return file.read(4).startswith(_PROGRAMS)
-    except OSError:  # an unreadable file, which is reported when it is read as the configuration
-        return False

@@ -97,20 +97,8 @@ class StateFeed:
 
 USUAL_PORT = 8470
 """Default port of the page."""
-PAGE = {
-    "/": "index.html",
-    "/style.css": "style.css",
-    "/uplot.min.js": "uplot.min.js",
-    "/uplot.min.css": "uplot.min.css",
-    "/icon.svg": "icon.svg",
-    **{
-        f"/{name}.js": f"{name}.js"
-        for name in (
-            *("main", "run", "api", "graph", "tables", "league", "control", "watch", "stage", "dom"),
-            *("curves", "chart", "series", "explain"),
-        )
-    },
-}
+_FILES = files("headrace.pipeline.monitor").joinpath("page")
+PAGE = {"/": "index.html", **{f"/{file.name}": file.name for file in _FILES.iterdir() if file.name != "index.html"}}
 """Names of the page's files, keyed by URL path."""
 STATISTICS = "statistics.md"
 """Name of the file that explains the statistics. It is in `docs`, or next to the page's files if Headrace is installed.
@@ -121,9 +109,10 @@ OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
 
 def page_routes() -> list[web.RouteDef]:
     """Return the routes for the page's files."""
-    page = files("headrace.pipeline.monitor").joinpath("page")
-    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # a checkout has the file only in docs
-    return [*file_routes(page, PAGE), *file_routes(docs, {f"/{STATISTICS}": STATISTICS})]
+    routes = file_routes(_FILES, PAGE)
+    if f"/{STATISTICS}" not in PAGE:  # a checkout has this file only in docs
+        routes += file_routes(Path(ROOT, "docs"), {f"/{STATISTICS}": STATISTICS})
+    return routes
 
 
 def add_runs(api: Api, runs: Mapping[str, LiveRun | RunInFolder], options: Mapping[str, Any]) -> None:

@@ -9,17 +9,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headrace.pipeline.common.errors import PredictError, RunError
-from headrace.pipeline.policies.model_files import learners_in
+from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.prediction.policy import LoadedMixture, LoadedPolicy, load_policy
-from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.stages.environments.open_spiel import OpenSpielGame, find_game
 from headrace.stages.errors import StageError
 
@@ -84,37 +79,6 @@ def nash_conv(
     else:
         joint = policy_aggregator.PolicyAggregator(played.game).aggregate([*players], tables, shares)
     return float(exploitability.nash_conv(played.game, joint))
-
-
-MOST_OF_A_LEAGUE = 20_000
-"""Maximum number of game states for which `nash_convs` computes a value; this many take a few seconds per policy."""
-
-
-def nash_convs(run_folder: Path, behavior: str) -> list[str]:
-    """Return lines with the NashConv of a league's first learner and mixture; empty for games not from OpenSpiel."""
-    environment = read_configuration(run_folder).get("environment") or {}
-    if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
-        return []
-    lines, several = [], len(leagues) > 1
-    for who, mixed in (("the first learner", False), ("the mixture", True)):
-        try:
-            load = partial(load_policy, run_folder, mixture=mixed)
-            by_player = _behaviors_by_player(environment) if several else {}
-            policy = {player: load(name) for player, name in by_player.items()} if several else load(behavior)
-            game, options = environment["game"], environment.get("options")
-            value = nash_conv(policy, game, options=options, max_states=MOST_OF_A_LEAGUE)
-            lines.append(f"NashConv of {who}: {value:.4f}")
-        except (RunError, PredictError) as error:
-            lines.append(f"NashConv of {who} is not available: {str(error).splitlines()[0]}")
-    return lines
-
-
-def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
-    """Return each player's behaviour, from the first of the environment's patterns that matches its name."""
-    players = find_game(environment["game"], environment.get("options") or {}).possible_agents
-    roles = (environment.get("behaviors") or {}).items()
-    behaviors = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)
-    return dict(enumerate(behaviors))
 
 
 class _Tables:

@@ -376,30 +376,12 @@ def _composed_of(space: OwnSpace, batches: Mapping[tuple[Any, ...], Any], keys: 
     return batches[keys]
 
 
-_ATARI = (160, 3)
-"""The last two axes (width, channels) of an Atari screen; its height is 210 or 250 pixels."""
-_STACKED = (
-    "; this is a single frame, but Atari policies observe stacked grey frames. With gymnasium.wrappers, make the "
-    "environment as FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, "
-    "repeat_action_probability=0.0)), 4, padding_type='zero') (docs/predict.md)"
-)
-
-
-def _is_one_frame(space: OwnSpace, shape: tuple[int, ...]) -> bool:
-    """Return True if the space is for stacked byte frames, but the shape is one Atari screen or frame."""
-    if not isinstance(space, BoxSpace) or len(space.shape) != 3 or space.dtype != np.uint8 or space.shape[2] <= 4:
-        return False
-    return shape[-2:] in (_ATARI, space.shape[1:])
-
-
 def _unfit(space: OwnSpace, value: Any, where: str) -> PredictError:
     hint = ""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
         hint = "; env.reset() returns (observation, info): pass only the observation"
     elif hasattr(value, "detach"):
         hint = "; for a tensor, pass obs.detach().cpu().numpy()"
-    elif _is_one_frame(space, tuple(getattr(value, "shape", ()))):
-        hint = _STACKED
     batch = "" if isinstance(space, ComposedSpace) else ", or a batch of observations"
     return PredictError(f"obs{where}: expected an observation in {space}{batch}, got {_kind(value)}{hint}")
 
@@ -626,18 +608,6 @@ class LoadedMixture:
     def predict(self, *args: Any, **kwargs: Any) -> Prediction:
         """Return the playing member's actions; see `LoadedPolicy.predict`."""
         return self.playing.predict(*args, **kwargs)
-
-    def distribution(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an error, because a mixture's action distribution depends on how often each member reaches a state.
-
-        Raises:
-            PredictError: always.
-        """
-        raise PredictError(
-            f"{self!r} has no distribution for a single state, because the distribution depends on how often each "
-            "member reaches that state. Use the member that plays (mixture.playing.distribution(…)), or "
-            "headrace.nash_conv, which weights the members accordingly"
-        )
 
 
 def _first_of(action: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,11 @@ def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pi
             log.warning("the league of %s could not be written: %s", behavior, error)
 
 
-def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambda behavior: ()) -> list[Path]:
+def draw_leagues(run_folder: Path) -> list[Path]:
     """Draw `league.png` next to each of a run's `league.json` files; return the paths of the images.
 
     Args:
         run_folder: the run's folder.
-        notes: function that returns additional lines for the heading of a behaviour's image.
 
     Raises:
         OSError: if an image can't be written.
@@ -44,8 +43,7 @@ def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambd
     drawn = []
     for path in sorted(run_folder.glob(f"*/{REPORT}")):
         try:
-            report = parse_json(path.read_bytes())
-            drawn += _draw(report | {"notes": [*notes(str(report["behavior"]))]}, path.parent)
+            drawn += _draw(parse_json(path.read_bytes()), path.parent)
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{path} is not the report of a league: {error!r}") from error
     return drawn

@@ -29,9 +29,6 @@ HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
 """Maximum number of values stored for a histogram, enough for its shape. Mean, sum, deviation and count are exact."""
 
-FEW_VALUES = 8
-"""Largest number of values for which adding them one by one is faster than adding an array."""
-
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -189,13 +186,7 @@ class StatisticsCollector:
         Raises:
             ValueError: if `how` is not one of `HOWS`.
         """
-        if not isinstance(values, np.ndarray):
-            values = list(values)
-            if 0 < len(values) <= FEW_VALUES:
-                for value in values:
-                    self.add(category, name, value, how)
-                return
-        array = np.asarray(values, np.float64).ravel()
+        array = np.asarray(values if isinstance(values, np.ndarray) else [*values], np.float64).ravel()
         accumulator = self._accumulator(category, name, how)
         finite = np.isfinite(array)
         if not finite.all():

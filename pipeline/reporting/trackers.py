@@ -1,4 +1,4 @@
-"""Sends summaries to experiment trackers: Weights & Biases, and MLflow."""
+"""Sends summaries to experiment trackers: Weights & Biases, MLflow, and the study of `--tune`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import queue
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headrace.pipeline.common.daemon_threads import DaemonThread
+from headrace.pipeline.common.output import own_stream
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 from headrace.pipeline.reporting.writers import tracked_id
 from headrace.stages.errors import StageError
@@ -113,9 +115,7 @@ class BackgroundJobs:
         self._name = name
         self._patience_s = patience_s
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._end = DaemonThread(name).submit(self._work)
 
     def put(self, job: Callable[[], None]) -> None:
         """Add a job.
@@ -124,7 +124,8 @@ class BackgroundJobs:
             StageError: if too many jobs are waiting.
             BaseException: the error of an earlier job.
         """
-        self._raise_once()
+        if self._end.done():
+            self._end.result()
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
@@ -136,26 +137,17 @@ class BackgroundJobs:
         Raises:
             BaseException: the error of a job.
         """
-        if self._thread.is_alive():
-            with suppress(queue.Full):
-                self._jobs.put(None, timeout=self._patience_s)
-        self._thread.join(self._patience_s)
-        if self._thread.is_alive():
+        with suppress(queue.Full):
+            self._jobs.put(None, timeout=0 if self._end.done() else self._patience_s)
+        if not wait([self._end], self._patience_s).done:
             text = "%s did not accept the last %d summaries within %.0f s, so it does not contain these summaries."
             log.warning(text, self._name, self._jobs.qsize(), self._patience_s)
-        self._raise_once()
-
-    def _raise_once(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+            return
+        self._end.result()
 
     def _work(self) -> None:
-        try:
-            while (job := self._jobs.get()) is not None:
-                job()
-        except BaseException as error:  # the next `put` raises it
-            self._error = error
+        while (job := self._jobs.get()) is not None:
+            job()
 
 
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
@@ -251,3 +243,28 @@ def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{key}/{inner}", part)
     else:
         yield key, str(value)
+
+
+class TrialWriter:
+    """A `StatisticsWriter` that prints one behaviour's metric, in a run that `--tune` has started.
+
+    Args:
+        metric: name of the statistic.
+        behavior: the behaviour; None for any.
+    """
+
+    PREFIX = "headrace-trial "
+
+    def __init__(self, metric: str, behavior: str | None) -> None:
+        self._metric, self._behavior = metric, behavior
+
+    def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
+        """Print the metric, if the summary has it, in the same form for any `--log-format`."""
+        if self._metric in summaries and category == (self._behavior or category):
+            print(f"{self.PREFIX}{summaries[self._metric].value!r}", file=own_stream("stdout"), flush=True)
+
+    def add_property(self, category: str, name: str, value: object) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

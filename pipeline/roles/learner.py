@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -520,15 +521,15 @@ class EpochStatistics:
         self._every = every
         self._ended = ended
         self._epoch: int | None = None
-        self._values: dict[str, dict[str, list[float]]] = {}
-        """Values of this epoch, keyed by short name and then by kind."""
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
+        """Values of this epoch, keyed by short name and kind, such as `Q1 Min`."""
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Forward a value, and include it in the epoch."""
         self._statistics.add(category, name, value, how)
         measure, _, kind = name.rpartition(" ")
-        if measure in _MEASURES:
-            self._values.setdefault(_MEASURES[measure], {}).setdefault(kind, []).append(value)
+        if measure in _MEASURES and kind in _KINDS:
+            self._values[f"{_MEASURES[measure]} {kind}"].append(value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
         """Forward many values of one statistic, and include them in the epoch."""
@@ -536,7 +537,7 @@ class EpochStatistics:
         self._statistics.extend(category, name, listed, how)
         if name == _RETURNS:
             for kind in _KINDS:
-                self._values.setdefault("EpRet", {}).setdefault(kind, []).extend(listed)
+                self._values[f"EpRet {kind}"] += listed
 
     def advance(self, step: int) -> None:
         """Update the trainer's step, and report an ended epoch.
@@ -545,13 +546,10 @@ class EpochStatistics:
         """
         epoch = step // self._every
         if self._epoch is not None and epoch > self._epoch:
-            values = {
-                f"Epoch/{name} {kind}": combine(kinds[kind])
-                for name, kinds in self._values.items()
-                for kind, combine in _KINDS.items()
-                if kinds.get(kind)
-            }
-            if values:
-                self._ended(epoch * self._every, values)
-            self._values = {}
+            of = {name: values for name, values in self._values.items() if values}
+            if of:
+                self._ended(
+                    epoch * self._every, {f"Epoch/{name}": _KINDS[name.rpartition(" ")[2]](of[name]) for name in of}
+                )
+            self._values.clear()
         self._epoch = epoch

@@ -661,3 +661,9 @@ def test_the_configuration_knows_which_hyperparameters_the_command_sets(load):
         assert known == {("A", "beta"): True, ("A", "epsilon"): False, ("B", "beta"): False, ("B", "epsilon"): True}
     with pytest.raises(ConfigError, match="--set behaviors.A.max_steps=0: behaviors.A.max_steps: 0 is out of range"):
         load_config(yaml.safe_load(text), ["behaviors.A.max_steps=0"])
+
+
+def test_a_wildcard_that_matches_no_name_is_refused():
+    with pytest.raises(ConfigError, match=r"behaviors\.\*\.max_steps: nothing is listed under 'behaviors'"):
+        load_config({"default_settings": {}}, ["behaviors.*.max_steps=500"])
+    load_config({"default_settings": {}, "behaviors": {"A": {}}}, ["behaviors.*.max_steps=500"])

@@ -12,7 +12,6 @@ from runs import run_here
 
 from headrace import RunError, load_policy, nash_conv
 from headrace.pipeline.cli import main
-from headrace.pipeline.prediction.nash_conv import nash_convs
 
 pytest.importorskip("pyspiel", reason="python -m pip install 'headrace[openspiel]'")
 pytestmark = pytest.mark.lengthy
@@ -68,23 +67,18 @@ def test_each_player_can_have_its_own_behaviour(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_picture_of_a_league_says_how_far_it_is_from_an_equilibrium(tmp_path, in_this_process):
+def test_the_mixture_of_a_league_has_a_nash_conv(tmp_path, in_this_process):
     league = {"learners": {"main": {"freeze": {"at_most": 300}}}}
     plain = kuhn(behaviors__Kuhn__league=league, behaviors__Kuhn__self_play=None)
     folder = run_here(plain, tmp_path, "run").folder
     mixture = load_policy(folder, mixture=True)
-    newest, mixed = nash_conv(folder, "kuhn_poker"), nash_conv(mixture, "kuhn_poker")
+    assert 0 < nash_conv(folder, "kuhn_poker") < 4
+    mixed = nash_conv(mixture, "kuhn_poker")
     by_hand = nash_conv(mixture.members, "kuhn_poker", weights=mixture.probabilities)
     assert mixed == pytest.approx(by_hand)
-    assert nash_convs(folder, "Kuhn") == [
-        f"NashConv of the first learner: {newest:.4f}",
-        f"NashConv of the mixture: {mixed:.4f}",
-    ]
     with pytest.raises(RunError, match="weights: the mixture of a league has its own"):
         nash_conv(mixture, "kuhn_poker", weights=[1.0] * len(mixture.members))
-    before = (folder / "Kuhn" / "league.png").read_bytes()
     assert "league.png" in in_this_process(main, "--plot", str(folder))
-    assert (folder / "Kuhn" / "league.png").read_bytes() != before, "with the lines about it"
 
 
 @pytest.mark.slow
@@ -124,8 +118,7 @@ def test_each_player_can_have_its_own_league_and_resume_it(tmp_path):
     mine = next(each["number"] for each in members if each["learner"] == "First.main")
     with pytest.raises(RunError, match=f"member-{mine} of .* plays First, not Second"):
         load_policy(folder / "Second.main", checkpoint=f"member-{mine}")
-    values = nash_convs(folder, "First")
-    assert values[0].startswith("NashConv of the first learner: ")
+    assert nash_conv({0: load_policy(folder, "First"), 1: load_policy(folder, "Second")}, "kuhn_poker") > 0
     run_here(
         kuhn_for_two(behaviors__First__max_steps=1500, behaviors__Second__max_steps=1500), tmp_path, "run", resume=True
     )

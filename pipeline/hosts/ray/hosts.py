@@ -36,7 +36,7 @@ from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control import CONTROL_BOUND, LocalControl, OpenEdge
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.pipeline.hosts.protocol import Feed, HostHandle, HostPlan
-from headrace.pipeline.hosts.ray.worker import DOWN, UP, PolicyObjectStore, RayDeliveries, RaySource, RayWorker
+from headrace.pipeline.hosts.ray.worker import DOWN, UP, PolicyObjectStore, RaySource, RayWorker, deliver_to
 from headrace.pipeline.hosts.spawn import ANSWER_S, child_environment
 from headrace.pipeline.run_folder.lock import refuse_writes
 from headrace.queues.agent_manager_queue import Overflow
@@ -385,13 +385,13 @@ class RayHost:
         self.senders: dict[str, PushSender[Any]] = {}
         """Main's ends of the queues to this host that a successor may take over, keyed by queue name."""
         self._session = session
-        self._deliveries = RayDeliveries(actor, stored)
+        self._deliver = partial(deliver_to, actor, stored)
         self._maxlen = maxlen
         self._resources = resources
         self._irreplaceable = self._closed = False
         self._up: PullReceiver[Any] = PullReceiver(UP, CONTROL_BOUND, {plan.name: self.source})
         self._up.replace(plan.name, None)
-        self.control = LocalControl(PushSender(DOWN, CONTROL_BOUND, self._deliveries.deliver), self._up)
+        self.control = LocalControl(PushSender(DOWN, CONTROL_BOUND, self._deliver), self._up)
         self._end = asyncio.ensure_future(self._run())
 
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
@@ -406,10 +406,9 @@ class RayHost:
         """Open main's end of a queue to this host."""
         maxlen, overflow = (1, "replace_oldest") if newest else (self._maxlen, "wait")
         self.control.send(OpenEdge(name, {"maxlen": maxlen, "overflow": overflow, "sources": {}}))
-        deliver = self._deliveries.deliver if newest else self._deliveries.deliver_alone
         if self.plan.role != "learner":
-            return PushSender(name, maxlen, deliver, overflow)  # type: ignore[arg-type]
-        sender: PushSender[Any] = PushSender(name, maxlen, deliver, replaceable=not self._irreplaceable)
+            return PushSender(name, maxlen, self._deliver, overflow)  # type: ignore[arg-type]
+        sender: PushSender[Any] = PushSender(name, maxlen, self._deliver, replaceable=not self._irreplaceable)
         self.senders[name] = sender
         return sender
 
@@ -433,7 +432,7 @@ class RayHost:
         self.senders, dead.senders = dead.senders, {}
         for name, sender in self.senders.items():
             self.control.send(OpenEdge(name, {"maxlen": self._maxlen, "overflow": "wait", "sources": {}}))
-            sender.reconnect(self._deliveries.deliver_alone)
+            sender.reconnect(self._deliver)
 
     def admit(self, plan: HostPlan) -> None:
         """Make this host refuse all older incarnations of a host that is about to start."""

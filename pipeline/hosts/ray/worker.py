@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -42,12 +41,6 @@ STORED_BYTES = 100_000
 arguments once, for all receivers."""
 
 
-TURNS = 4
-"""Number of event-loop turns that a call waits for others to join it. The effects of one message follow within a few
-turns, which take less time than a second call.
-"""
-
-
 class Caller(NamedTuple):
     """A host that calls other hosts; these serve only its newest incarnation, because an older one may still run."""
 
@@ -60,7 +53,7 @@ BY_MAIN = Caller(MAIN)
 
 
 class RaySource:
-    """A host on Ray from which others fetch items; one call can fetch from several of its queues.
+    """A host on Ray from which others fetch items.
 
     Args:
         actor: handle of the host's `RayWorker`.
@@ -70,99 +63,37 @@ class RaySource:
 
     def __init__(self, actor: Any, caller: Caller = BY_MAIN, refused: Callable[[], object] = lambda: None) -> None:
         self._actor = actor
-        self._reader = caller, secrets.token_hex(8)
+        self._caller = caller
         self._refused = refused
-        self._counts: dict[str, int] = {}
-        self._waiting: dict[str, asyncio.Future[list[Any] | None]] = {}
-        self._next: asyncio.Task[None] | None = None
-        self._open: set[asyncio.Task[None]] = set()
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
         """Fetch items; see `FetchSource.fetch`."""
-        self._counts[name] = taken
-        answer: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
-        self._waiting[name] = answer
-        self._call_soon()
-        return await answer
+        with _lost():  # shielded, because the host answers even if the consumer closes the queue
+            answer = await asyncio.shield(self._actor.fetch.remote(self._caller, name, taken))
+        if answer is None:
+            self._refused()
+            raise PeerLost(f"{self._caller.host} was replaced")
+        (items,) = answer
+        return items  # type: ignore[no-any-return]
 
     def finish(self, name: str) -> None:
         """End a queue; see `FetchSource.finish`."""
         with suppress(PeerLost), _lost():
-            self._actor.finish.remote(self._reader, name)
-
-    def _call_soon(self) -> None:
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._call(), name="fetching")
-
-    async def _call(self) -> None:
-        await _others()
-        assert self._next is not None, "this is it"
-        call, self._next = self._next, None
-        counts, self._counts = self._counts, {}
-        self._open.add(call)
-        try:
-            with _lost():
-                answers = await self._actor.fetch.remote(self._reader, counts)
-            if answers is None:
-                self._refused()
-                raise PeerLost(f"{self._reader[0].host} was replaced")
-        except PeerLost as error:
-            for answer in self._waiting.values():
-                if not answer.done():
-                    answer.set_exception(error)
-            self._waiting.clear()
-            return
-        finally:
-            self._open.discard(call)
-        for name, items in answers.items():
-            answer = self._waiting.pop(name)
-            if not answer.done():  # otherwise the consumer has closed the queue
-                answer.set_result(items)
-        if self._waiting and not self._open:
-            self._call_soon()  # for the queues that had no item
+            self._actor.finish.remote(self._caller, name)
 
 
-class RayDeliveries:
-    """Delivers items to a host on Ray.
+async def deliver_to(actor: Any, stored: PolicyObjectStore, name: str, number: int, item: Any) -> bool:
+    """Deliver an item to a host on Ray, as `headrace.queues.call_queue.Deliver`.
 
     Args:
         actor: handle of the host's `RayWorker`.
         stored: the items in the object store that several hosts share.
+        name: the queue's name.
+        number: the item's number.
+        item: the item.
     """
-
-    def __init__(self, actor: Any, stored: PolicyObjectStore) -> None:
-        self._actor = actor
-        self._stored = stored
-        self._keys: list[tuple[str, int]] = []
-        self._items: list[Any] = []
-        self._call: asyncio.Task[list[bool]] | None = None
-
-    async def deliver(self, name: str, number: int, item: Any) -> bool:
-        """Deliver an item like `Deliver`, but in one call with other items put at the same time.
-
-        The call returns when all its items have been taken, so it suits items that are taken immediately: control
-            messages and the newest policies.
-        """
-        if self._call is None:
-            self._call = asyncio.get_running_loop().create_task(self._deliver(), name="delivering")
-        index, call = len(self._keys), self._call
-        self._keys.append((name, number))
-        self._items.append(item)
-        return (await asyncio.shield(call))[index]
-
-    async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
-        """Deliver an item in a separate call; see `headrace.queues.call_queue.Deliver`."""
-        return (await self._send([(name, number)], [item]))[0]
-
-    async def _deliver(self) -> list[bool]:
-        await _others()
-        keys, items = self._keys, self._items
-        self._keys, self._items, self._call = [], [], None
-        return await self._send(keys, items)
-
-    async def _send(self, keys: list[tuple[str, int]], items: list[Any]) -> list[bool]:
-        with _lost():
-            return await self._actor.deliver.remote(keys, *map(self._stored.shared, items))  # type: ignore[no-any-return]
+    with _lost():
+        return await actor.deliver.remote(name, number, stored.shared(item))  # type: ignore[no-any-return]
 
 
 class PolicyObjectStore:
@@ -178,11 +109,6 @@ class PolicyObjectStore:
         if item is not self._last[0]:
             self._last = item, ray.put(item)
         return self._last[1]
-
-
-async def _others() -> None:
-    for _ in range(TURNS):
-        await asyncio.sleep(0)
 
 
 @contextmanager
@@ -206,8 +132,6 @@ UP, DOWN = "control up", "control down"
 """Names of the control channel's two queues."""
 AGAIN_S = 1.0
 """Seconds until a host that can't call itself tries again."""
-ReaderId = tuple[Caller, str]
-"""Who calls, and the name of one of its readers."""
 
 
 class RayEdges:
@@ -225,7 +149,8 @@ class RayEdges:
         self._source = source
         self._ends: dict[str, asyncio.Future[Any]] = {}
         self._served: dict[str, PullSender[Any]] = {}
-        self._readers: dict[ReaderId, Reader] = {}
+        self._fetching: dict[str, set[asyncio.Task[list[Any] | None]]] = {}
+        """Calls that wait for items, keyed by the host that calls."""
         self._newest: dict[str, int] = {}
         """The newest known incarnation of each host that calls, keyed by host name."""
 
@@ -258,31 +183,32 @@ class RayEdges:
         newest = self._newest.setdefault(caller.host, caller.incarnation)
         if caller.incarnation > newest:
             self._newest[caller.host] = caller.incarnation
-            for reader in [key for key in self._readers if key[0].host == caller.host]:
-                self._readers.pop(reader).cancel()
+            for fetching in self._fetching.get(caller.host, ()):
+                fetching.cancel()
         return caller.incarnation >= newest
 
-    async def fetch(self, reader: ReaderId, counts: Mapping[str, int]) -> dict[str, list[Any] | None] | None:
-        """Return items for a reader's queues, keyed by name; None if the reader's host was replaced.
-
-        Args:
-            reader: the reader.
-            counts: number of items that were already taken from each queue, keyed by name.
-        """
-        if not self.admit(reader[0]):
+    async def fetch(self, caller: Caller, name: str, taken: int) -> tuple[list[Any] | None] | None:
+        """Return the items of a queue (`PullSender.fetch`) in a tuple; None if the host that calls was replaced."""
+        if not self.admit(caller):
             return None
-        if reader not in self._readers:
-            self._readers[reader] = Reader(self)
-        return await self._readers[reader].fetch(counts)
+        call = asyncio.create_task(self._fetch(name, taken), name=f"answering {name}")
+        calls = self._fetching.setdefault(caller.host, set())
+        calls.add(call)
+        call.add_done_callback(calls.discard)
+        await asyncio.wait([call])
+        return None if call.cancelled() else (call.result(),)
 
-    async def finish(self, reader: ReaderId, name: str) -> None:
-        """End a queue (see `PullSender.finish`), unless the reader's host was replaced."""
-        if self.admit(reader[0]):
+    async def _fetch(self, name: str, taken: int) -> list[Any] | None:
+        return await (await self.end(name)).fetch(taken)  # type: ignore[no-any-return]
+
+    async def finish(self, caller: Caller, name: str) -> None:
+        """End a queue (see `PullSender.finish`), unless the host that calls was replaced."""
+        if self.admit(caller):
             (await self.end(name)).finish()
 
-    async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """Deliver items to several queues, like `PushReceiver.deliver`; each key is an item's queue name and number."""
-        return await asyncio.gather(*(self._deliver(*key, item) for key, item in zip(keys, items, strict=True)))
+    async def deliver(self, name: str, number: int, item: Any) -> bool:
+        """Deliver an item; see `PushReceiver.deliver`."""
+        return await (await self.end(name)).deliver(number, item)  # type: ignore[no-any-return]
 
     async def close(self) -> None:
         """Wait until the readers have fetched all items or are gone."""
@@ -291,9 +217,6 @@ class RayEdges:
         for sender in self._served.values():
             await sender.wait_closed()
 
-    async def _deliver(self, name: str, number: int, item: Any) -> bool:
-        return await (await self.end(name)).deliver(number, item)  # type: ignore[no-any-return]
-
     def _open(self, name: str, end: Any) -> None:
         self._end(name).set_result(end)
 
@@ -301,43 +224,6 @@ class RayEdges:
         if name not in self._ends:
             self._ends[name] = self._loop.create_future()
         return self._ends[name]
-
-
-class Reader:
-    """A reader of several of this host's queues; one call can return items from all of them."""
-
-    def __init__(self, edges: RayEdges) -> None:
-        self._edges = edges
-        self._fetching: dict[str, asyncio.Task[list[Any] | None]] = {}
-        self._changed = asyncio.Event()
-        self._calls = 0
-
-    async def fetch(self, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Start fetching from these queues; return when any queue from this or an earlier call has items.
-
-        If a later call comes first, return nothing: the later call returns the items.
-        """
-        self._calls += 1
-        call = self._calls
-        self._changed.set()
-        for name, taken in counts.items():
-            task = self._fetching[name] = asyncio.create_task(self._fetch(name, taken), name=f"answering {name}")
-            task.add_done_callback(lambda _: self._changed.set())
-        while not (done := [name for name, task in self._fetching.items() if task.done()]) and call == self._calls:
-            self._changed.clear()
-            await self._changed.wait()
-        return {name: self._fetching.pop(name).result() for name in done}
-
-    def cancel(self) -> None:
-        """Take no more items; a call in progress returns none."""
-        for task in self._fetching.values():
-            task.cancel()
-        self._fetching.clear()
-        self._calls += 1
-        self._changed.set()
-
-    async def _fetch(self, name: str, taken: int) -> list[Any] | None:
-        return await (await self._edges.end(name)).fetch(taken)  # type: ignore[no-any-return]
 
 
 class RayWorker:
@@ -422,17 +308,17 @@ class RayWorker:
         """Refuse all older incarnations of a host; see `RayEdges.admit`."""
         self._edges.admit(Caller(host, incarnation))
 
-    async def fetch(self, reader: ReaderId, counts: Mapping[str, int]) -> dict[str, list[Any] | None] | None:
+    async def fetch(self, caller: Caller, name: str, taken: int) -> tuple[list[Any] | None] | None:
         """Return items; see `RayEdges.fetch`."""
-        return await self._edges.fetch(reader, counts)
+        return await self._edges.fetch(caller, name, taken)
 
-    async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """Deliver items; see `RayEdges.deliver`."""
-        return await self._edges.deliver(keys, *items)
+    async def deliver(self, name: str, number: int, item: Any) -> bool:
+        """Deliver an item; see `RayEdges.deliver`."""
+        return await self._edges.deliver(name, number, item)
 
-    async def finish(self, reader: ReaderId, name: str) -> None:
+    async def finish(self, caller: Caller, name: str) -> None:
         """End a queue; see `RayEdges.finish`."""
-        await self._edges.finish(reader, name)
+        await self._edges.finish(caller, name)
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
         """Replace a queue's source; see `PullReceiver.replace`."""

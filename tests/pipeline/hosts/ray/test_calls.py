@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from queue_conformance import check_queue, number_of, numbered
@@ -16,9 +17,9 @@ ray = pytest.importorskip("ray")
 from headrace.pipeline.hosts.ray.worker import (  # noqa: E402
     Caller,
     PolicyObjectStore,
-    RayDeliveries,
     RayEdges,
     RaySource,
+    deliver_to,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -72,7 +73,7 @@ async def fetched(maxlen):
 async def delivered(maxlen):
     actor = Actor()
     receiver = await actor.edges.open_receiver("Ball", {**LINE, "maxlen": maxlen})
-    yield PushSender("Ball", maxlen, RayDeliveries(actor, PolicyObjectStore()).deliver_alone), receiver
+    yield PushSender("Ball", maxlen, partial(deliver_to, actor, PolicyObjectStore())), receiver
     receiver.close()
     await asyncio.sleep(1)
 
