@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.common.daemon_threads import DaemonThread
 from headrace.pipeline.common.output import own_stream
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 from headrace.pipeline.reporting.writers import tracked_id
+from headrace.queues.disks import start_in_thread
 from headrace.stages.errors import StageError
 
 _INIT_S, _FINISH_S = 30.0, 60.0
@@ -115,7 +115,7 @@ class BackgroundJobs:
         self._name = name
         self._patience_s = patience_s
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(MOST_WAITING)
-        self._end = DaemonThread(name).submit(self._work)
+        self._end, _ = start_in_thread(name, self._work)
 
     def put(self, job: Callable[[], None]) -> None:
         """Add a job.
