@@ -397,7 +397,7 @@ def _entropy_bonus(run: Evidence) -> Found:
     first, least, most = run.first(ENTROPY), run.least(ENTROPY), run.most(ENTROPY)
     moves = most - least > 0.05 * max(1.0, abs(first)) and least < first - 0.05
     level = len(run.values(ENTROPY)) >= 3 and not moves and run.effect < LEARNED
-    if run.setting("hyperparameters.beta") >= 0.1 and level:
+    if run.setting("hyperparameters.beta") >= 0.1 and level and not run.plays_others:  # a mixture may be the best play
         yield "entropy-bonus", ENTROPY, run.last(ENTROPY), "to fall"
     bonus = run.setting("hyperparameters.init_entcoef") * run.late(ENTROPY)
     size, fixed = run.most("Data/Reward Size"), run.setting("hyperparameters.entropy_coefficient") == "fixed"

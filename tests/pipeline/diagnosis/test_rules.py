@@ -212,6 +212,13 @@ def test_a_run_without_a_cause_has_no_finding(curves):
     assert diagnose(evidence(curves), []) is None
 
 
+def test_a_mixture_may_be_the_best_play_against_others():
+    level = LEVEL | {"Policy/Entropy": [1.09, 1.07, 1.06]}
+    settings = {"hyperparameters": {"beta": 0.5}}
+    assert diagnose(evidence(level, **settings), []).cause == "entropy-bonus"
+    assert diagnose(evidence(level, **settings, self_play={}), []) is None
+
+
 def test_a_lesson_that_can_be_reached_is_left_alone():
     assert diagnose(evidence(LEVEL | AT_SIZE_0, **lesson(-11.0)), []) is None
 
