@@ -228,9 +228,9 @@ class Window:
                 found[how] = _explained(features, targets[of], self.held_out[of])
                 yield from _known(f"Change {how}", found[how][:-1])
                 yield from _known(f"Reward {how}", found[how][-1:])
-        # What an action does may show in a single component, and drowns in their mean.
-        shares = found["by Observation and Action"]
-        gains = shares - found["by Observation"].clip(0)
+        # What an action does may show in a single component, beside a large change that it does not cause.
+        shares, without = found["by Observation and Action"], found["by Observation"].clip(0)
+        gains = (shares - without) / (1 - without).clip(0.01)
         if len(both) >= 4 * LEAST_ROWS and np.isfinite(gains).any() and not (shares <= FAR_BELOW).any():
             yield "Effect of Action", float(np.nanmax(gains))
 
