@@ -51,7 +51,7 @@ def diagnose_run(folder: Path, probes: bool) -> Diagnosis:
         curves = {name: history.curves(name) for name in history.categories()}
         evidence, findings, lines = judged(config, curves, folder, probes)
     if not evidence:
-        raise RunFolderError(f"{folder} has no statistics of a behaviour that learns, in no library's names")
+        raise RunFolderError(f"{folder} has no statistics of a behaviour that learns, under any library's names")
     read = [f"{run.behavior}: {len(run.curves)} statistics up to step {run.step}" for run in evidence]
     return Diagnosis(folder, evidence, findings, read + lines)
 
