@@ -120,7 +120,7 @@ async def _random_play(group: EnvironmentGroup) -> list[tuple[BehaviorSpec, Traj
 
 def _measured(config: RunConfig, spec: BehaviorSpec, batch: TrajectoryBatch) -> Facts:
     """Return the measurements of random play, whose continuous actions are in the environment's form."""
-    settings, returns = config.known_settings(spec.name), batch.episodes["episode_returns"]
+    settings, returns = config.known_settings(spec.name), batch.episodes.get("episode_returns", np.zeros(0))
     facts = {"Probe/Random Return": float(returns.mean())} if len(returns) else {}
     if batch.num_rows >= LEAST_ROWS:
         facts |= {PREFIX + name: value for name, value in Window([tables(batch, spec, squashed=True)]).measure()}
