@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headrace.pipeline.common.errors import RunError as RunError
     from headrace.pipeline.common.errors import RunFailed as RunFailed
     from headrace.pipeline.common.errors import RunFolderError as RunFolderError
-    from headrace.pipeline.diagnosis.evidence import Evidence as Evidence
-    from headrace.pipeline.diagnosis.evidence import Finding as Finding
+    from headrace.pipeline.diagnosis.rules import Evidence as Evidence
+    from headrace.pipeline.diagnosis.rules import Finding as Finding
     from headrace.pipeline.policies.export import read_export as read_export
     from headrace.pipeline.prediction.evaluate import EvaluatedPolicy as EvaluatedPolicy
     from headrace.pipeline.prediction.evaluate import evaluate as evaluate
@@ -93,7 +93,7 @@ _HOMES = {
     "headrace.pipeline.prediction.evaluate": ("EvaluatedPolicy", "evaluate"),
     "headrace.pipeline.prediction.nash_conv": ("nash_conv",),
     "headrace.pipeline.prediction.policy": ("LoadedMixture", "LoadedPolicy", "load_policy"),
-    "headrace.pipeline.diagnosis.evidence": ("Evidence", "Finding"),
+    "headrace.pipeline.diagnosis.rules": ("Evidence", "Finding"),
     "headrace.pipeline.reporting.statistics": ("StatisticsWriter", "Summary"),
     "headrace.pipeline.run": ("RunResult", "load", "run", "run_async"),
     "headrace.pipeline.run_folder.checkpoint": ("newest_checkpoint",),

@@ -104,9 +104,9 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
         return 2
     print(describe(config))
     if not config.checkpoint_settings.inference:
-        from headrace.pipeline.diagnosis.report import before_run
+        from headrace.pipeline.diagnosis.report import judged
 
-        findings, lines = before_run(config, plays)
+        _, findings, lines = judged(config, {name: {} for name in config.met_behaviors}, None, plays)
         _warn([str(finding) for finding in findings])
         for line in lines:
             print(line)

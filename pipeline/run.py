@@ -30,7 +30,7 @@ from headrace.pipeline.common.loop_watch import LoopWatch
 from headrace.pipeline.common.output import complain
 from headrace.pipeline.common.process import version_information
 from headrace.pipeline.common.seeds import choose_seed
-from headrace.pipeline.diagnosis.evidence import Finding
+from headrace.pipeline.diagnosis.rules import Finding
 from headrace.pipeline.hosts.early_children import started_early
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.main.preflight import check_run, key_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.pipeline.diagnosis.live import FINDINGS
+from headrace.pipeline.diagnosis.rules import FINDINGS
 from headrace.pipeline.hosts.protocol import describe_failure
 from headrace.pipeline.main.coordinator import Coordinator
 from headrace.pipeline.reporting.console import Progress, ProgressSnapshot

@@ -27,7 +27,7 @@ from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError, RunFailed, RunFolderError
 from headrace.pipeline.common.graph import acts
 from headrace.pipeline.common.output import say
-from headrace.pipeline.diagnosis import live
+from headrace.pipeline.diagnosis import rules
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end
 from headrace.pipeline.main import shutdown
 from headrace.pipeline.main.run_shape import ProbeError, for_viewers, probe
@@ -94,7 +94,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
 
 def _is_about_the_run(record: logging.LogRecord) -> bool:
     """Return False for the trial's own failure, which only the trial logs, and for a diagnosis of its small scale."""
-    diagnosed = record.name == live.__name__ and record.levelno < logging.ERROR
+    diagnosed = record.name == rules.__name__ and record.levelno < logging.ERROR
     return not diagnosed and not (record.name == shutdown.__name__ and record.levelno == logging.ERROR)
 
 

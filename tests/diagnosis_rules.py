@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headrace.pipeline.diagnosis.evidence import RETURN, Evidence, Finding
+from headrace.pipeline.diagnosis.rules import RETURN, Evidence, Finding
 
 
 class Impatient:
@@ -24,7 +24,7 @@ class Beginning:
         if not run.values(RETURN):
             return None
         step = run.curves[RETURN][0][0]
-        return Finding(run.behavior, "hint", "beginning", RETURN, run.first(RETURN), step, "any", "none")
+        return Finding(run.behavior, "warning", "beginning", RETURN, run.first(RETURN), step, "any", "none")
 
 
 class Raising:

@@ -106,7 +106,7 @@ HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "
 """Slow to import: at module level only where a module can't be without it."""
 HEAVY_ALLOWED = {
     "gymnasium": (
-        "pipeline/diagnosis/learners.py",
+        "pipeline/diagnosis/probes.py",
         "stages/environments/checks.py",
         "stages/environments/gymnasium/group.py",
         "stages/environments/gymnasium/singles.py",
@@ -198,8 +198,7 @@ ROOMS = {
         "diagnosis/report",
         "command",
         "",
-        "diagnosis/learners",  # makes a whole run
-        "diagnosis/probes",
+        "diagnosis/probes",  # makes a whole run
     ),
 }
 """Rooms by package, the lowest first; "" holds the modules that stand in the package itself."""
@@ -369,7 +368,7 @@ def imported(what: str, known: set[str]) -> str | None:
 MIRRORED = {"ActionSpec", "BehaviorSpec", "ObservationSpec"}
 """Classes of `stages/environments/engines/unity/specs.py` that scripts know from ML-Agents by these names."""
 OF_TWO_CHECKS = {"Finding"}
-"""What a check finds: in the configuration (`config/errors.py`), or in a run (`pipeline/diagnosis/evidence.py`)."""
+"""What a check finds: in the configuration (`config/errors.py`), or in a run (`pipeline/diagnosis/rules.py`)."""
 
 
 @pytest.mark.lengthy

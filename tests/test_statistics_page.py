@@ -77,7 +77,9 @@ def measured_of_rows() -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(source)):
         match node:
-            case ast.Yield(ast.Tuple([ast.Constant() | ast.JoinedStr() as name, *_])):
+            case ast.Yield(ast.Tuple([ast.Constant() | ast.JoinedStr() as name, *_])) | ast.Call(
+                ast.Name("_known"), [ast.Constant() | ast.JoinedStr() as name, *_]
+            ):
                 names.add(PREFIX + as_text(name))
     return names
 

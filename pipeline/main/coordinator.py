@@ -31,8 +31,7 @@ from headrace.pipeline.control import (
     StatisticsReport,
     Stop,
 )
-from headrace.pipeline.diagnosis.evidence import Finding
-from headrace.pipeline.diagnosis.live import RunDiagnosis
+from headrace.pipeline.diagnosis.rules import Finding, RunDiagnosis
 from headrace.pipeline.flow import FlowControl
 from headrace.pipeline.hosts.protocol import HostHandle, how_it_ended
 from headrace.pipeline.main.behavior import BehaviorState

@@ -26,7 +26,7 @@ from headrace.pipeline.common.errors import RunError, RunFolderError
 from headrace.pipeline.common.graph import ACTOR, LEAGUE, MAIN, actor_names, acts, part_name
 from headrace.pipeline.common.process import allow_open_files, lacks_torch
 from headrace.pipeline.control import HostFailed
-from headrace.pipeline.diagnosis.live import check_rules
+from headrace.pipeline.diagnosis.rules import load_rules
 from headrace.pipeline.hosts.process import FILES_PER_BEHAVIOR, SPARE_BEHAVIORS
 from headrace.pipeline.main.fixed_settings import check_settings
 from headrace.pipeline.main.self_play import check_samplers
@@ -225,7 +225,7 @@ def _missing_persons(config: RunConfig) -> Iterator[str]:
 
 def names_of_main(config: RunConfig) -> list[str]:
     """Return error messages about the names that a run may use in the main process; each begins with a location."""
-    mistakes: list[StageError] = [*check_writers(config), *check_rules(config)]
+    mistakes: list[StageError] = [*check_writers(config), *load_rules(config)[1]]
     mistakes += [*check_samplers(config), *check_opponents(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += [*check_stages(config), *check_brains(config)]

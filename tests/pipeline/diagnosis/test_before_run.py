@@ -14,8 +14,9 @@ from headrace.pipeline.cli import main
 
 pytestmark = pytest.mark.lengthy
 LINE = re.compile(
-    r"^Agent under random play: return -1\d\.\d+, 20 steps an episode, 0% of the episodes ended by the task, a reward in "
-    r"100% of the steps, rewards ± 0\.\d+, observations ± 0\.\d+ at most, 928 gradient steps planned$",
+    r"^Agent: random play: Random Return -1\d\.\d+, Median Episode Length 20, Terminated Episodes 0, Rewarded Steps 1, "
+    r"Reward Deviation 0\.\d+, Observation Scale 0\.\d+, Constant Observations 0, Duplicate Observations 0, gradient steps "
+    r"planned 928$",
     re.MULTILINE,
 )
 
@@ -41,7 +42,7 @@ def test_a_stale_observation_is_warned_of_before_training(tmp_path, in_this_proc
 def test_a_setting_is_warned_of_once(tmp_path, in_this_process):
     said = validated(in_this_process, tmp_path, buffer_size=10_240, batch_size=10_240, num_epoch=1)
     assert said.count("too-few-updates") == 1
-    assert "2 gradient steps planned" in said
+    assert "gradient steps planned 2" in said
 
 
 def test_a_rare_reward_is_no_fault_of_the_trial(tmp_path, in_this_process):
@@ -49,7 +50,7 @@ def test_a_rare_reward_is_no_fault_of_the_trial(tmp_path, in_this_process):
 
 
 def test_without_the_environment_nothing_is_played(tmp_path, in_this_process):
-    assert "under random play" not in validated(in_this_process, tmp_path, "--no-env-check")
+    assert "random play:" not in validated(in_this_process, tmp_path, "--no-env-check")
 
 
 def validated_game(in_this_process, folder, **env_settings):
@@ -64,12 +65,12 @@ def validated_game(in_this_process, folder, **env_settings):
 def test_the_settings_of_a_game_that_someone_else_starts_are_judged(tmp_path, in_this_process):
     said = validated_game(in_this_process, tmp_path)
     assert "Agent: too-few-updates" in said
-    assert "under random play" not in said
+    assert "random play:" not in said
 
 
 def test_a_game_that_the_validation_starts_is_played_at_random(tmp_path, in_this_process):
     said = validated_game(in_this_process, tmp_path, env_path=sys.executable, env_args=[str(GAME), "--agents=4"])
     assert "Agent: too-few-updates" in said
     assert re.search(
-        r"^Agent under random play: return \S+, \d+ steps an episode, .*, 2 gradient steps planned$", said, re.M
+        r"^Agent: random play: Random Return \S+, Median Episode Length \d+, .*, gradient steps planned 2$", said, re.M
     )

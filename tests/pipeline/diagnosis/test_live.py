@@ -13,7 +13,7 @@ from runs import run_here
 
 from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.diagnosis.evidence import Finding
+from headrace.pipeline.diagnosis.rules import Finding
 from headrace.pipeline.reporting.history import History, read_events
 from headrace.pipeline.run import RunOptions, RunResult
 

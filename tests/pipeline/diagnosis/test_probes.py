@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import tempfile
-from pathlib import Path
+import re
 
 import diagnosis_tasks
 import pytest
@@ -13,10 +11,9 @@ from diagnosis_tasks import settings_of
 from runs import run_here
 
 from headrace.config import RunConfig
-from headrace.pipeline.diagnosis.evidence import Evidence
-from headrace.pipeline.diagnosis.probes import write_facts
-from headrace.pipeline.diagnosis.report import _facts
-from headrace.pipeline.diagnosis.rules import diagnose
+from headrace.pipeline.diagnosis.probes import facts_about
+from headrace.pipeline.diagnosis.report import judged
+from headrace.pipeline.diagnosis.rules import Evidence, diagnose
 
 pytestmark = pytest.mark.lengthy
 
@@ -31,15 +28,12 @@ def of(task, **behavior):
 
 
 def facts_of(config, folder=""):
-    with tempfile.TemporaryDirectory() as target:
-        path = Path(target) / "facts"
-        asyncio.run(write_facts(config, str(path), str(folder)))
-        return {name: value for _, name, value in map(json.loads, path.read_text().splitlines())}
+    return {name: value for _, name, value in asyncio.run(facts_about(config, str(folder)))}
 
 
 def finding(config, facts):
-    curves = {name: [(0, 0.0, value)] for name, value in facts.items()}
-    return diagnose(Evidence("Agent", curves, config.behavior_settings("Agent"), config))
+    curves = {name: [(0, 0.0, value)] for name, value in facts.items() if value is not None}
+    return diagnose(Evidence("Agent", curves, config.behavior_settings("Agent"), config), [])
 
 
 @pytest.mark.parametrize(
@@ -70,7 +64,6 @@ def test_a_sound_environment_has_no_finding(task):
     config = of(task)
     facts = facts_of(config)
     assert finding(config, facts) is None
-    assert facts["Probe/Reproducible"] == 1
     assert facts.get("Probe/Actions that Matter", 1) > 0, "an episode of one step says nothing about it"
 
 
@@ -93,25 +86,25 @@ def test_environments_of_gymnasium_have_no_finding(name):
     assert finding(config, facts_of(config)) is None
 
 
-def test_facts_that_are_known_before_the_environment_crashes_are_kept():
-    facts, why_not = _facts(of("Fifth"))
-    assert facts["Agent"]["Data/Median Episode Length"] == 20
-    assert "its process" in why_not
+def test_an_environment_that_crashes_is_named():
+    _, findings, lines = judged(of("Fifth"), {"Agent": {}}, None, True)
+    assert findings == []
+    assert len(lines) == 1
+    assert re.match("not probed: .*its process", lines[0])
 
 
-def test_a_policy_with_memory_is_probed_along_its_trajectories(tmp_path):
-    memory = {"memory": {"sequence_length": 8, "memory_size": 8}}
-    plain = settings_of("Recall", network=memory, max_steps=2000, summary_freq=1000, time_horizon=16)
-    run = run_here(plain, tmp_path, "remembers")
-    facts = facts_of(RunConfig.from_plain(plain), run.folder)
-    effects = [facts[f"Probe/Effect of Component {i}"] for i in range(4)]
-    assert min(effects) > 0
-    assert facts["Probe/Effect of Constant Observations"] > 0
+def test_a_policy_is_probed_by_permuted_and_constant_observations(tmp_path):
+    plain = settings_of(max_steps=10_000, summary_freq=5000)
+    facts = facts_of(RunConfig.from_plain(plain), run_here(plain, tmp_path, "decides").folder)
+    assert "each component of the observation permuted: the policy reacts to all" in facts
+    (change,) = [float(fact.rpartition(" ")[2]) for fact in facts if fact.startswith("constant observations change")]
+    assert change > 0.01
+    assert any(fact.startswith("the settings learn a one-step task") for fact in facts)
 
 
 def test_a_recording_tells_a_fresh_learner_what_pays_unless_its_rewards_are_permuted(tmp_path):
     plain = settings_of(max_steps=10_000, summary_freq=5000, whole={"record": {"edges": ["trainer"]}})
     run = run_here(plain, tmp_path, "recorded")
-    facts = facts_of(RunConfig.from_plain(plain), run.folder)
-    fresh, permuted = "Probe/Returns by a Fresh Critic", "Probe/Returns by a Fresh Critic of Permuted Rewards"
-    assert facts[fresh] > 0.2 + facts[permuted]
+    (said,) = [fact for fact in facts_of(RunConfig.from_plain(plain), run.folder) if fact.startswith("the recording")]
+    fresh, permuted, _ = map(int, re.findall(r"(\d+)%", said))
+    assert fresh > 20 + permuted

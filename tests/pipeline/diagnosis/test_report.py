@@ -89,7 +89,7 @@ def test_text_says_the_returns_the_finding_and_what_was_looked_at(sick, in_this_
     assert said[2].startswith("  error: Agent: lr-high. Policy/Approximate KL is ")
     assert said[3].startswith("  looked at: Agent: ")
     for probe in (
-        "random play, and constant actions",
+        "random play: Random Return -",
         "the policy reacts to ",
         "the recording replayed into a fresh learner: its critic explains",
     ):
@@ -133,10 +133,10 @@ def test_healthy_logs_of_stable_baselines3_have_no_finding(tmp_path, diagnosed):
     assert diagnosed(logs_of_sb3(tmp_path, rollout__ep_rew_mean=-10.0, train__approx_kl=0.02)) == []
 
 
-def test_a_folder_of_several_logs_has_a_finding_for_each(tmp_path, diagnosed):
+def test_each_log_in_a_folder_is_judged_by_itself(tmp_path, diagnosed):
     logs_of_sb3(tmp_path, train__approx_kl=9.0).rename(tmp_path / "PPO_2")
     logs_of_sb3(tmp_path, train__approx_kl=0.02)
-    assert [one["cause"] for one in diagnosed(tmp_path)] == ["lr-high"]
+    assert [(one["behavior"], one["cause"]) for one in diagnosed(tmp_path)] == [("PPO_2", "lr-high")]
 
 
 def test_a_missing_run_is_refused_by_name(tmp_path, in_this_process):
@@ -147,7 +147,7 @@ def test_a_missing_run_is_refused_by_name(tmp_path, in_this_process):
 def test_event_files_of_something_else_are_refused(tmp_path, in_this_process):
     logs = logs_of_sb3(tmp_path, weather__rain=1.0)
     said = in_this_process(main, "--diagnose", str(logs), status=2)
-    assert f"{logs} has event files, but none with statistics of Headrace, Stable-Baselines3 or CleanRL" in said
+    assert f"{logs} has no statistics of a behaviour that learns" in said
 
 
 def test_a_run_without_statistics_is_refused(sick, tmp_path, in_this_process):
