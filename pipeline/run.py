@@ -47,6 +47,7 @@ from headrace.pipeline.run_folder.carrying import carry, unpack
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder, unusable
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
+from headrace.pipeline.run_folder.remote_copy import prepare_copy
 from headrace.pipeline.run_folder.resuming import (
     changed_settings,
     choose_checkpoint,
@@ -258,6 +259,7 @@ async def _run(
     config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event, warnings: Sequence[str]
 ) -> RunResult:
     config = for_viewers(config)
+    await in_thread("copy of the run", prepare_copy, config)
     check_run(config)
     settings = config.checkpoint_settings
     with _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:

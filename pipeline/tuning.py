@@ -458,6 +458,7 @@ class Study:
             "with": {"metric": self._metric, "behavior": self._behavior},
         }
         ours = {
+            "checkpoint_settings.copy_to": None,
             "checkpoint_settings.results_dir": str(self.folder),
             "checkpoint_settings.run_id": f"trial-{number}-seed-{seed}",
             "env_settings.seed": seed,

@@ -1,0 +1,91 @@
+"""Copies of a run's newest checkpoint in a storage that fsspec can reach, such as S3 (`checkpoint_settings.copy_to`).
+
+The copy is one file, `<copy_to>/<run-id>.zip`, as `RunResult.save` writes it; until a new one is complete, its name
+ends in `.partial`.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from headrace.config import RunConfig
+from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.run_folder.atomic_files import REAL
+from headrace.pipeline.run_folder.carrying import LISTING, carry, unpack
+from headrace.pipeline.run_folder.checkpoint import numbered_folders
+from headrace.stages.errors import error_summary
+from headrace.startup_context import absolute
+
+log = logging.getLogger(__name__)
+
+_PARTIAL = ".partial"
+
+
+def prepare_copy(config: RunConfig, fetches: bool = True) -> bool:
+    """Check that a run can be copied. If the run to resume has a copy but no folder, return True.
+
+    Args:
+        config: the run's configuration.
+        fetches: True to make that folder from the copy.
+
+    Raises:
+        RunError: if the storage can't be used, or has a newer copy that the run would replace.
+    """
+    settings = config.checkpoint_settings
+    if settings.copy_to is None or settings.inference:
+        return False
+    results, wrong = absolute(settings.results_dir), ""
+    folder = results / settings.run_id
+    try:
+        storage, path = _find_copy(config)
+        storage.makedirs(path.rpartition("/")[0], exist_ok=True)
+        storage.pipe_file(path + _PARTIAL, b"")
+        storage.rm_file(path + _PARTIAL)
+        copied, newest = -1, max(numbered_folders(folder / "checkpoints"), default=-1)
+        if storage.exists(path):
+            with storage.open(path) as file, zipfile.ZipFile(file) as archive:
+                archive.getinfo(LISTING)  # a damaged file may look like one of the archives that are in it
+                copied = max(int(name.split("/")[1]) for name in archive.namelist() if name.startswith("checkpoints/"))
+        lacks_folder = settings.resume and copied >= 0 and not folder.exists()
+        if lacks_folder and fetches:
+            REAL.make_folder(results)
+            with tempfile.TemporaryDirectory(prefix=".fetched-", dir=results) as temporary:
+                storage.get_file(path, f"{temporary}/copy.zip")
+                unpack(f"{temporary}/copy.zip", results, settings.run_id)
+            log.info("Fetched checkpoint %d of %s from %s.", copied, settings.run_id, settings.copy_to)
+        elif copied > newest and not lacks_folder and (settings.resume or not settings.force):
+            wrong = (
+                f"has checkpoint {copied}, which is newer than those in {folder}. To continue from the "
+                "copy, move that folder away and use --resume; otherwise remove the copy, or use a different --run-id"
+            )
+    except Exception as error:  # each storage's package has its own errors
+        wrong = error_summary(error)
+        if isinstance(error, ImportError):
+            wrong += '; run `pip install "headrace[storage]"`, and install the package for this storage'
+    if wrong:
+        message = f"checkpoint_settings.copy_to: {settings.copy_to}/{settings.run_id}.zip: {wrong}"
+        raise RunError(config.in_place(("checkpoint_settings", "copy_to"), message))
+    return lacks_folder
+
+
+def _find_copy(config: RunConfig) -> tuple[Any, str]:
+    """Return fsspec's file system, and the path of the run's copy in it."""
+    import fsspec
+
+    settings = config.checkpoint_settings
+    storage, path = fsspec.url_to_fs(f"{settings.copy_to}/{settings.run_id}.zip")
+    storage.invalidate_cache()  # other machines write there, too
+    return storage, path
+
+
+def write_copy(config: RunConfig, run_folder: Path) -> None:
+    """Replace the copy by one of the newest checkpoint. Raises the errors of the storage's package, too."""
+    packed = carry(run_folder, run_folder / "run_logs" / "copy.zip")  # quickly: the run removes older files
+    storage, path = _find_copy(config)
+    storage.put_file(str(packed), path + _PARTIAL)
+    storage.mv(path + _PARTIAL, path)
+    REAL.remove(packed)
