@@ -381,6 +381,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     writes = not plan.folder.waits
     if writes:
         await _write_league(coordinator, folder)
+    await in_thread("copy of the run", coordinator.checkpointing.copier.finish)
     results = await in_thread("report", coordinator.parts.merged, lambda part: part.report())
     if writes and not plan.playing:
         await in_thread("draw curves", write_run_picture, folder)

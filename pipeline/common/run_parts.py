@@ -66,10 +66,6 @@ RUN_PARTS: Table[RunPartKind] = Table(
         actor=f"{_PARTS}.central_inference:CentralActor",
         roles={INFERENCE: HostRole(f"{_PARTS}.central_inference:InferenceHost", "inference", (INFERENCE,))},
     ),
-    copies=RunPartKind(
-        lambda config: config.checkpoint_settings.copy_to is not None and not config.checkpoint_settings.inference,
-        main=f"{_PARTS}.copies:CheckpointCopies",
-    ),
     curricula=RunPartKind(lambda config: bool(config.environment_parameters), main=f"{_PARTS}.curricula:CurriculaPart"),
     evaluation=RunPartKind(
         lambda config: config.evaluation is not None and not config.checkpoint_settings.inference,

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import tempfile
 import zipfile
-from pathlib import Path
+from concurrent.futures import Future, wait
 from typing import Any
 
 from headrace.config import RunConfig
+from headrace.pipeline.common.daemon_threads import DaemonThread
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.run_folder.atomic_files import REAL
 from headrace.pipeline.run_folder.carrying import LISTING, carry, unpack
 from headrace.pipeline.run_folder.checkpoint import numbered_folders
+from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.stages.errors import error_summary
 from headrace.startup_context import absolute
 
@@ -82,10 +84,43 @@ def _find_copy(config: RunConfig) -> tuple[Any, str]:
     return storage, path
 
 
-def write_copy(config: RunConfig, run_folder: Path) -> None:
-    """Replace the copy by one of the newest checkpoint. Raises the errors of the storage's package, too."""
-    packed = carry(run_folder, run_folder / "run_logs" / "copy.zip")  # quickly: the run removes older files
-    storage, path = _find_copy(config)
-    storage.put_file(str(packed), path + _PARTIAL)
-    storage.mv(path + _PARTIAL, path)
-    REAL.remove(packed)
+class CheckpointCopier:
+    """Copies complete checkpoints in a thread; of several that become complete during a copy, only the newest.
+
+    Args:
+        config: the run's configuration; without `copy_to`, nothing is copied.
+        folder: the run's folder.
+    """
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        self._config, self._folder = config, folder
+        self._copying: Future[None] | None = None
+        self._copied = -1
+        self._warned = False
+
+    def begin(self) -> None:
+        """Start a copy, unless one is in progress, which is followed by that of the newest checkpoint."""
+        if self._config.checkpoint_settings.copy_to is not None and (self._copying is None or self._copying.done()):
+            self._copying = DaemonThread("copy of a checkpoint").submit(self._copy)
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is copied."""
+        if self._copying is not None:
+            log.info("Copying the last checkpoint to %s.", self._config.checkpoint_settings.copy_to)
+            wait([self._copying])
+            self._warned = False
+            self._copy()
+
+    def _copy(self) -> None:
+        try:
+            while self._copied < (newest := max(numbered_folders(self._folder.checkpoints), default=-1)):
+                packed = carry(self._folder.path, self._folder.run_logs / "copy.zip")  # soon: old files are removed
+                storage, path = _find_copy(self._config)
+                storage.put_file(str(packed), path + _PARTIAL)
+                storage.mv(path + _PARTIAL, path)
+                REAL.remove(packed)
+                self._copied, self._warned = newest, False
+        except Exception as error:  # each storage's package has its own errors; the next call tries again
+            if not self._warned:
+                log.warning("The newest checkpoint was not copied: %s.", error_summary(error))
+            self._warned = True

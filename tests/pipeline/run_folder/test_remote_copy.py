@@ -20,7 +20,7 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 from headrace.pipeline.run_folder.remote_copy import prepare_copy
 
 
-class Unsteady(MemoryFileSystem):
+class Unsteady(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A storage in memory that refuses some uploads."""
 
     protocol = ("unsteady",)
