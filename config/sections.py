@@ -236,6 +236,12 @@ class CheckpointSettings(Settings):
         description="Number of complete checkpoints to keep, newest first, for `resume`, which falls back to an older "
         "one if the newest is damaged. (`keep_checkpoints` of a behaviour counts exported policies.)",
     )
+    copy_to: Text | None = Field(
+        None,
+        min_length=1,
+        description="URL of a folder, such as `s3://bucket/runs`, to which the newest complete checkpoint is copied, "
+        "with everything that `resume` needs. Needs `headrace[storage]` and the package that fsspec uses for the URL.",
+    )
     train_model: Flag = Field(False, description="Deprecated: has no effect.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
     results_dir: PathText = Field("results", min_length=1, description="Folder of all runs.")

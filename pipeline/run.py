@@ -46,6 +46,7 @@ from headrace.pipeline.run_folder.carrying import carry, unpack
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.folder import RunFolder, unusable
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
+from headrace.pipeline.run_folder.remote_copy import prepare_copy
 from headrace.pipeline.run_folder.resuming import (
     changed_settings,
     choose_checkpoint,
@@ -258,6 +259,7 @@ async def _run(
     config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event, warnings: Sequence[str]
 ) -> RunResult:
     config = for_viewers(config)
+    await in_thread("copy of the run", prepare_copy, config)
     check_run(config)
     settings = config.checkpoint_settings
     disks = Disks(config.pipeline.supervision.grace_s / 2, complain)
@@ -379,6 +381,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     writes = not plan.folder.waits
     if writes:
         await _write_league(coordinator, folder)
+    await in_thread("copy of the run", coordinator.checkpointing.copier.finish)
     results = await in_thread("report", coordinator.parts.merged, lambda part: part.report())
     if writes and not plan.playing:
         await in_thread("draw curves", write_run_picture, folder)

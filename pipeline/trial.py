@@ -232,7 +232,8 @@ def smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
     plain |= {"record": None, "evaluation": None, "monitor": None}
     if config.checkpoint_settings.inference:
         _lend(absolute(settings["results_dir"]) / settings["run_id"], Path(folder) / settings["run_id"])
-    settings |= {"results_dir": folder, "initialize_from": None, "resume": False, "load_model": False, "force": False}
+    settings |= {"results_dir": folder, "initialize_from": None, "copy_to": None}
+    settings |= {"resume": False, "load_model": False, "force": False}
     plain["env_settings"] |= {"max_lifetime_restarts": 0}
     plain["inference"] |= {"episodes": 1, "watch": False, "video": config.inference.video and folder}
     if plain["replay"] is not None:

@@ -330,6 +330,7 @@ class Study:
         for seed in self.settings.seeds:
             last: float | str = f"the run wrote no '{self._metric}' (docs/statistics.md)"
             ours = {
+                "checkpoint_settings.copy_to": None,
                 "checkpoint_settings.results_dir": str(self.folder),
                 "checkpoint_settings.run_id": f"trial-{trial.number}-seed-{seed}",
                 "env_settings.seed": seed,

@@ -7,6 +7,7 @@ call sees the loop that the thread's last call has left.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Coroutine
@@ -27,7 +28,7 @@ _loops = _Loops()
 
 def call_user(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Call a plain function of the user; if the result is awaitable, await it outside this call."""
-    ours = _get_running_loop()
+    ours, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
     if ours is None or _loops.hidden:  # a nested call
         return function(*arguments, **named)
     _loops.hidden = True
@@ -37,6 +38,7 @@ def call_user(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -
     finally:
         _loops.left, _loops.hidden = _get_running_loop(), False
         _set_running_loop(ours)
+        sys.set_asyncgen_hooks(*hooks)  # those of a loop that is left would close Headrace's generators
 
 
 def calls_user(function: Callable[P, T]) -> Callable[P, T]:

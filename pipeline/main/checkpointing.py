@@ -34,6 +34,7 @@ from headrace.pipeline.policies.export import copy_final_model
 from headrace.pipeline.reporting.league_files import write_leagues
 from headrace.pipeline.run_folder.checkpoint import PATIENCE_S, CheckpointAssembler, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION
+from headrace.pipeline.run_folder.remote_copy import CheckpointCopier
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
 from headrace.queues.disks import answered
 from headrace.queues.files import FileGuard
@@ -56,6 +57,7 @@ class Checkpointing:
         run: the run.
 
     Attributes:
+        copier: copies complete checkpoints to `checkpoint_settings.copy_to`.
         ended: called when a checkpoint ends, with None if it is complete and with the reason if it is not.
         written: called after `ended` if the checkpoint is complete.
         failed: called when the run's folder is lost or a final policy could not be written; returns False if the run
@@ -76,6 +78,7 @@ class Checkpointing:
         """Number of the last checkpoint that had to wait for another program; -1 if none did."""
         self._saved_at: dict[str, int] = {}
         """Steps of the trainers' states in the checkpoint in progress, keyed by behaviour name."""
+        self.copier = CheckpointCopier(plan.config, plan.folder)
         self._files = FileGuard(log)
         self._before = plan.folder.read_training_status().behaviors if plan.resumes else {}
         self._lost: set[str] = set()
@@ -352,6 +355,7 @@ class Checkpointing:
             part.checkpoint_ended()
         self._run.flow.resume()
         if problem is None:
+            self.copier.begin()
             self.written()
 
     def _unseen(self) -> dict[str, int]:

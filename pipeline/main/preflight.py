@@ -40,6 +40,7 @@ from headrace.pipeline.roles.stages import check_stages
 from headrace.pipeline.run_folder.checkpoint import Checkpoint, CheckpointError, holds_checkpoint, newest_checkpoint
 from headrace.pipeline.run_folder.folder import check_there_is_a_run, unusable
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.pipeline.run_folder.remote_copy import prepare_copy
 from headrace.queues.errors import StreamError
 from headrace.stages.environments.given import find_given, is_given
 from headrace.stages.errors import StageError, blaming
@@ -66,7 +67,8 @@ def check_run(config: RunConfig) -> None:
 def missing_parts(config: RunConfig) -> Iterator[str]:
     """Yield the files, runs, packages and people that a run needs but does not have, each with a remedy."""
     try:
-        _check_resumed(config)
+        if not prepare_copy(config, fetches=False):
+            _check_resumed(config)
     except (RunError, RunFolderError) as error:
         yield str(error)
     yield from _missing(config)

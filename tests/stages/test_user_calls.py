@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from asyncio.events import _set_running_loop
 
 import numpy as np
@@ -84,3 +85,16 @@ def test_a_script_that_plays_may_run_a_loop():
         return int(decision.actions.discrete[0, 0])
 
     assert run_alone(ours()) == 0
+
+
+def test_a_loop_that_a_call_leaves_does_not_get_our_generators():
+    """Otherwise, its end would close them while they run."""
+    hooks = sys.get_asyncgen_hooks()
+
+    async def ours() -> None:
+        before = sys.get_asyncgen_hooks()
+        call_user(sys.set_asyncgen_hooks, lambda generator: None, lambda generator: None)
+        assert sys.get_asyncgen_hooks() == before
+
+    run_alone(ours())
+    assert sys.get_asyncgen_hooks() == hooks
