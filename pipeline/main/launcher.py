@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS
@@ -25,11 +25,9 @@ from headrace.pipeline.roles.stages import Runner
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
 from headrace.queues.messages import PolicyUpdate
+from headrace.queues.specs import BehaviorSpec
 from headrace.stages.loading import load_attribute
 from headrace.stages.publisher import PolicyPublisher, PublisherPort
-
-if TYPE_CHECKING:  # it imports this module
-    from headrace.pipeline.parts.central_inference import CentralInference
 
 log = logging.getLogger(__name__)
 
@@ -291,6 +289,19 @@ class Launcher:
         return host, [*state.path.policies(updates), *await self._beside_learner(state, host)]
 
 
+class PolicyRelay(Protocol):
+    """A host that receives policies in place of the actors."""
+
+    async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
+        """Handle an actor's first agents with a behaviour id; `newest_for` returns the newest policies for an id."""
+
+    def send(self, update: PolicyUpdate) -> None:
+        """Send a policy to the host."""
+
+    def newest_for(self, behavior_id: str) -> Iterable[PolicyUpdate]:
+        """Return the announcement of the host's policy, for an actor that starts later."""
+
+
 class Broadcaster:
     """Sends messages to the actors without waiting. Actors that have ended are skipped.
 
@@ -302,7 +313,7 @@ class Broadcaster:
     def __init__(self, launcher: Launcher, at_rest: Callable[[], None] = lambda: None) -> None:
         self._launcher = launcher
         self._at_rest = at_rest
-        self.relay: CentralInference | None = None
+        self.relay: PolicyRelay | None = None
         """Host that receives policies in place of the actors, which then receive only announcements; None if actors
         hold their own policies.
         """

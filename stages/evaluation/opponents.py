@@ -8,7 +8,7 @@ teammates always use their own newest policies. The table of opponents is in `he
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -39,14 +39,15 @@ class GreedyPlayer:
     Args:
         policy: the policy or brain, with its weights.
         spec: the behaviour id's spec.
+        seed: the seed of the player's random numbers.
     """
 
     deterministic = True
 
-    def __init__(self, policy: ActingPolicy, spec: BehaviorSpec) -> None:
+    def __init__(self, policy: ActingPolicy, spec: BehaviorSpec, seed: Sequence[int] = (SEED,)) -> None:
         self._policy = policy
         self._memories = AgentMemories.for_policy(policy, spec.actions)
-        self._random = np.random.default_rng((SEED, zlib.crc32(spec.behavior_id.encode())))
+        self._random = np.random.default_rng((*seed, zlib.crc32(spec.behavior_id.encode())))
 
     def load(self, update: PolicyUpdate) -> None:
         """Use these weights from the next decision onwards, without dropping memories."""
