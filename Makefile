@@ -58,7 +58,7 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.installed-dev ## write the pages that are generated from the code and from tests/zoo
-	$(BIN)/python -m headrace.config.reference docs
+	$(BIN)/python tests/configuration_pages.py docs
 	$(BIN)/run-pipeline --schema > config/schema.json
 	$(BIN)/python tests/zoo_page.py > docs/environments.md
 

@@ -59,7 +59,6 @@ def check_sections(config: Sections) -> list[Finding]:
     if mistakes:
         return mistakes
     warnings = [
-        *_about_checkpoints(config),
         *_about_listening(config),
         *_about_misspelt_roles(config),
         *_about_curricula(config),
@@ -458,13 +457,6 @@ def _about_parameters_of_unity(config: Sections) -> Iterator[Finding]:
             yield Finding(("environment_parameters", name), message)
 
 
-def _about_checkpoints(config: Sections) -> Iterator[Finding]:
-    settings = config.checkpoint_settings
-    if settings.resume and settings.initialize_from is not None:
-        message = "has no effect, because 'resume: true' takes precedence"
-        yield Finding(("checkpoint_settings", "initialize_from"), message)
-
-
 def _about_listening(config: Sections) -> Iterator[Finding]:
     of_unity = config.environment is None or config.environment.kind == UNITY
     if of_unity and config.replay is None and reaches_others(config.env_settings.listen):
@@ -486,34 +478,9 @@ def _about_misspelt_roles(config: Sections) -> Iterator[Finding]:
 
 def _about_curricula(config: Sections) -> Iterator[Finding]:
     for path, criteria, last in config.completion_criteria():
-        if last:
-            continue
-        if criteria.measure == "reward" and not criteria.min_lesson_length:
+        if not last and criteria.measure == "reward" and not criteria.min_lesson_length:
             message = "is 0, so the lesson can end after a single lucky episode; 100 is usual"
             yield Finding((*path, "min_lesson_length"), message)
-        elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
-            message = (
-                f"'Elo' stays constant, because {criteria.behavior} plays only against its newest policy "
-                "(play_against_latest_model_ratio: 1, or learning_teams: all), and games against itself are not "
-                "rated; so the lesson never ends"
-            )
-            yield Finding((*path, "measure"), message)
-
-
-def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> bool:
-    """Return True if a behaviour's rating can never exceed a threshold.
-
-    The rating is constant if the behaviour plays only against its own newest policy.
-    """
-    if config.default_settings is not None and config.default_settings.self_play is not None:
-        return False  # other behaviours may appear later
-    all_settings = {n: s.self_play for n, s in config.behaviors.items() if s.self_play is not None}
-    if len(all_settings) != 1 or behavior not in all_settings:
-        return False
-    settings = all_settings[behavior]
-    newest = settings.learning_teams == "all" or settings.play_against_latest_model_ratio >= 1
-    against_itself = newest and not settings.brains
-    return against_itself and settings.initial_elo <= threshold
 
 
 # Warnings about one behaviour; the findings' paths start at its block.

@@ -1,7 +1,7 @@
 """Converts messages to a plain header and a list of arrays, and back: the form that slabs and stream files share.
 
-The header consists of dicts, lists, strings and numbers, so msgpack can write it. It gives each array's offset, dtype
-and shape, so `build` needs only the header and one buffer. Nothing is pickled.
+The header consists of dicts, sequences, strings and numbers, so msgpack can write it. It gives each array's offset,
+dtype and shape, so `build` needs only the header and one buffer. Nothing is pickled.
 
 `pack` and `unpack` convert plain data to msgpack for internal use, and preserve non-UTF-8 paths and lone surrogates.
 """
@@ -9,42 +9,28 @@ and shape, so `build` needs only the header and one buffer. Nothing is pickled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache, partial
 from math import prod
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
 import numpy as np
 
 from headrace.queues.errors import ShapeError
-from headrace.queues.messages import (
-    Array,
-    Barrier,
-    Columns,
-    DecisionAnswer,
-    DecisionRequest,
-    Message,
-    PolicyAnswer,
-    PolicyQuestion,
-    PolicyUpdate,
-    ReplayRequest,
-    ReplaySample,
-    StepBatch,
-    TrajectoryBatch,
-)
+from headrace.queues.messages import Array, Columns, Message, PolicyAnswer, PolicyQuestion
 
 ALIGNMENT = 64
 """Arrays start at multiples of this many bytes, so views of them are aligned."""
 
 _ALLOWED_KINDS = "biuf"
-_STEP_ARRAYS = (
-    *("agent_ids", "env_ids", "episode_ids", "rewards", "terminated", "truncated"),
-    *("policy_versions", "generations", "learning", "opponents"),
-)
-_STEP_GROUPS = ("decisions", "games")
-_STEP_OPTIONS = ("group_ids", "group_rewards", "parameters", "env_frames", "undiscounted")
-"""Arrays that a step may omit."""
-_TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
+_MESSAGES = {kind.__name__: kind for kind in get_args(Message)}
+_PARTS = {"tuple[PolicyQuestion, ...]": PolicyQuestion, "tuple[PolicyAnswer, ...]": PolicyAnswer}
+"""Maps annotations to the classes of a message's parts, which are converted like messages."""
+_FIELDS = {
+    kind: [(field.name, str(field.type)) for field in fields(kind)] for kind in (*_MESSAGES.values(), *_PARTS.values())
+}
+"""Name and annotation of each field."""
 
 
 def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
@@ -53,48 +39,31 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
     Raises:
         TypeError: if the object is not a pipeline message.
     """
-    named: list[tuple[str, Array]]
-
-    def grouped(groups: Sequence[str]) -> list[tuple[str, Array]]:
-        return [(f"{group}/{name}", array) for group in groups for name, array in getattr(message, group).items()]
-
-    match message:
-        case TrajectoryBatch():
-            fields: dict[str, Any] = {"behavior_id": message.behavior_id, "source": message.source}
-            named = grouped(_TRAJECTORY_GROUPS)
-        case PolicyUpdate():
-            fields = {
-                "behavior_id": message.behavior_id,
-                "version": message.version,
-                "layout": [[name, list(shape)] for name, shape in message.layout],
-                "step": message.step,
-                "snapshot": message.snapshot,
-            }
-            named = [("weights", message.weights)]
-        case ReplayRequest():
-            fields, named = {}, [("counts", message.counts)]
-        case ReplaySample():
-            fields, named = {}, [*message.columns.items()]
-        case DecisionRequest():
-            questions = [[q.behavior_id, q.snapshot, q.version, q.greedy, [*q.held]] for q in message.questions]
-            fields, named = {"number": message.number, "asked": questions}, _numbered(message.questions)
-        case DecisionAnswer():
-            versions = [answer.version for answer in message.answers]
-            fields, named = {"number": message.number, "versions": versions}, _numbered(message.answers)
-        case Barrier():
-            fields = {"number": message.number, "source": message.source}
-            named = []
-        case StepBatch():
-            fields = {"behavior_id": message.behavior_id, "ended": message.ended, "tick": message.tick}
-            named = [(name, getattr(message, name)) for name in _STEP_ARRAYS]
-            named += [(name, array) for name in _STEP_OPTIONS if (array := getattr(message, name)) is not None]
-            named += [(f"observations/{i}", array) for i, array in enumerate(message.observations)]
-            named += grouped(_STEP_GROUPS)
-        case _:
-            raise TypeError(f"not a pipeline message: {type(message).__name__}")
+    if type(message).__name__ not in _MESSAGES:
+        raise TypeError(f"not a pipeline message: {type(message).__name__}")
+    named: list[tuple[str, Array]] = []
+    plain = _take_apart(message, "", named)
     arrays = [np.ascontiguousarray(array) for _, array in named]
     table = [[name, array.dtype.str, list(array.shape)] for (name, _), array in zip(named, arrays, strict=True)]
-    return {"type": type(message).__name__, "fields": fields, "arrays": table}, arrays
+    return {"type": type(message).__name__, "fields": plain, "arrays": table}, arrays
+
+
+def _take_apart(message: Any, at: str, named: list[tuple[str, Array]]) -> dict[str, Any]:
+    """Return the plain fields of a message or part; add its arrays to `named`, each under its path below `at`."""
+    plain: dict[str, Any] = {}
+    for key, kind in _FIELDS[type(message)]:
+        value = getattr(message, key)
+        if kind == "Columns":
+            named += [(f"{at}{key}/{name}", array) for name, array in value.items()]
+        elif kind == "tuple[Array, ...]":
+            named += [(f"{at}{key}/{i}", array) for i, array in enumerate(value)]
+        elif kind in _PARTS:
+            plain[key] = [_take_apart(part, f"{at}{key}/{i}/", named) for i, part in enumerate(value)]
+        elif isinstance(value, np.ndarray):
+            named.append((f"{at}{key}", value))
+        elif value is not None:  # an array that a message may omit
+            plain[key] = value
+    return plain
 
 
 def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
@@ -152,53 +121,36 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
         ShapeError: if the header does not describe a message, or the arrays do not fit together.
     """
     try:
-        fields: dict[str, Any] = dict(header["fields"])
+        if header["type"] not in _MESSAGES:
+            raise ShapeError(f"unknown message type {header['type']!r}")
         named = {row[0]: array for row, array in zip(header["arrays"], arrays, strict=True)}
-        match header["type"]:
-            case "TrajectoryBatch":
-                groups: dict[str, dict[str, Array]] = {group: {} for group in _TRAJECTORY_GROUPS}
-                for name, array in named.items():
-                    group, _, column = name.partition("/")
-                    groups[group][column] = array
-                fields |= groups
-                return TrajectoryBatch(**fields)
-            case "PolicyUpdate":
-                fields["layout"] = tuple((str(name), tuple(int(s) for s in shape)) for name, shape in fields["layout"])
-                return PolicyUpdate(weights=named["weights"], **fields)
-            case "Barrier":
-                return Barrier(**fields)
-            case "ReplayRequest":
-                return ReplayRequest(named["counts"])
-            case "ReplaySample":
-                return ReplaySample(named)
-            case "DecisionRequest":
-                questions = tuple(
-                    PolicyQuestion(behavior_id, snapshot, version, greedy, tuple(held), _group(named, str(i)))
-                    for i, (behavior_id, snapshot, version, greedy, held) in enumerate(fields["asked"])
-                )
-                return DecisionRequest(fields["number"], questions)
-            case "DecisionAnswer":
-                answers = (PolicyAnswer(version, _group(named, str(i))) for i, version in enumerate(fields["versions"]))
-                return DecisionAnswer(fields["number"], tuple(answers))
-            case "StepBatch":
-                observations = tuple(_group(named, "observations").values())
-                fields |= {name: named[name] for name in _STEP_ARRAYS}
-                fields |= {name: named[name] for name in _STEP_OPTIONS if name in named}
-                fields |= {group: _group(named, group) for group in _STEP_GROUPS}
-                return StepBatch(observations=observations, **fields)
-            case other:
-                raise ShapeError(f"unknown message type {other!r}")
-    except (KeyError, TypeError, ValueError) as error:
+        message: Message = _put_together(_MESSAGES[header["type"]], header["fields"], "", named)
+        return message
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ShapeError(f"not a message header: {error!r}") from error
 
 
-def _numbered(parts: Sequence[PolicyQuestion | PolicyAnswer]) -> list[tuple[str, Array]]:
-    return [(f"{i}/{name}", array) for i, part in enumerate(parts) for name, array in part.columns.items()]
+def _put_together(kind: type[Any], plain: Mapping[str, Any], at: str, named: Mapping[str, Array]) -> Any:
+    values = {key: _as_tuples(value) for key, value in plain.items()}
+    for key, annotation in _FIELDS[kind]:
+        if annotation in _PARTS:
+            part, parts = _PARTS[annotation], plain[key]
+            values[key] = tuple(_put_together(part, one, f"{at}{key}/{i}/", named) for i, one in enumerate(parts))
+        elif annotation in ("Columns", "tuple[Array, ...]"):
+            columns: Columns = _below(f"{at}{key}/", named)
+            values[key] = columns if annotation == "Columns" else tuple(columns.values())
+        elif f"{at}{key}" in named:
+            values[key] = named[f"{at}{key}"]
+    return kind(**values)
 
 
-def _group(named: Mapping[str, Array], group: str) -> Columns:
-    prefix = f"{group}/"
+def _below(prefix: str, named: Mapping[str, Array]) -> Columns:
     return {name.removeprefix(prefix): array for name, array in named.items() if name.startswith(prefix)}
+
+
+def _as_tuples(value: Any) -> Any:
+    """Return a value with its lists as tuples, as before msgpack."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 pack = partial(msgpack.packb, use_bin_type=True, unicode_errors="surrogatepass")

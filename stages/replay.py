@@ -12,16 +12,15 @@ import glob
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.config.errors import suggest
 from headrace.queues.errors import SpecError, StreamError
 from headrace.queues.messages import Message, PolicyUpdate, StepBatch, TrajectoryBatch
-from headrace.queues.specs import BehaviorSpec, behavior_name, behavior_team
+from headrace.queues.specs import BehaviorSpec, behavior_team
 from headrace.queues.stream_file import Frame, StreamHeader, StreamReader, StreamWriter
 from headrace.stages.errors import StageError
 from headrace.stages.stage import Source, StageContext
@@ -123,7 +122,6 @@ class ReplaySource(Source[Message]):
         streams: files, folders or glob patterns, replayed in this order; a folder's or pattern's files are sorted by
             name. A file that occurs twice is replayed once.
         edge: the edge to replay; may be None if the files hold only one edge.
-        behaviors: names or ids of the behaviours to replay; None for all.
         announce: called with the spec of each behaviour that was unknown at `start`, before its first message.
         speed: `max` (as fast as backpressure allows), `realtime`, or a factor by which to replay faster than real time.
             Each file's clock starts at its first message; messages that are late are yielded immediately.
@@ -138,7 +136,6 @@ class ReplaySource(Source[Message]):
         self,
         streams: Sequence[str | Path],
         edge: str | None = None,
-        behaviors: Iterable[str] | None = None,
         speed: str | float = "max",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
@@ -146,7 +143,6 @@ class ReplaySource(Source[Message]):
     ) -> None:
         self._streams = streams
         self._edge = edge
-        self._behaviors = None if behaviors is None else frozenset(behaviors)
         self._factor = _factor(speed)
         self._clock = clock
         self._sleep = sleep
@@ -163,15 +159,14 @@ class ReplaySource(Source[Message]):
         """Read all headers and check that the files agree.
 
         Raises:
-            StageError: if a pattern matches no file, the edge is unknown or ambiguous, a behaviour is unknown, or two
-                files disagree about a behaviour.
+            StageError: if a pattern matches no file, the edge is unknown or ambiguous, or two files disagree about a
+                behaviour.
             StreamError: if a file is not a stream.
         """
         self._log = context.log
         readers = [StreamReader(path) for path in resolve_streams(self._streams)]
         self._edge = _choose_edge(self._edge, readers)
         self._readers = [reader for reader in readers if self._edge in reader.header.edges]
-        self._check_behaviors()
         self._check_agreement()
 
     def progress(self) -> int | None:
@@ -191,7 +186,8 @@ class ReplaySource(Source[Message]):
                 for frame in frames:
                     self._read += 1
                     await asyncio.sleep(0)  # reading never waits, so let this host's other stages run
-                    if not self._wanted(frame):
+                    known = isinstance(frame.message, TrajectoryBatch | StepBatch | PolicyUpdate)
+                    if frame.edge != self._edge or not known:
                         continue
                     self._introduce(reader, frame)
                     began = began or (self._clock(), frame.time_s)
@@ -219,12 +215,6 @@ class ReplaySource(Source[Message]):
                 self._sleeper = group.create_task(self._sleep(wait_s))
             self._sleeper = None
 
-    def _wanted(self, frame: Frame) -> bool:
-        message = frame.message
-        if frame.edge != self._edge or not isinstance(message, TrajectoryBatch | StepBatch | PolicyUpdate):
-            return False
-        return self._selected(message.behavior_id)
-
     def _introduce(self, reader: StreamReader, frame: Frame) -> None:
         """Announce a message's behaviour to the stages that receive the message.
 
@@ -251,32 +241,18 @@ class ReplaySource(Source[Message]):
         if self._edge != TRAINER_EDGE or not mates:
             self._announce(spec)
 
-    def _selected(self, behavior_id: str) -> bool:
-        chosen = self._behaviors
-        return chosen is None or behavior_id in chosen or behavior_name(behavior_id) in chosen
-
-    def _check_behaviors(self) -> None:
-        ids = {spec.behavior_id for reader in self._readers for spec in reader.header.specs}
-        recorded = sorted(ids | {behavior_name(behavior_id) for behavior_id in ids})
-        for behavior in sorted(self._behaviors or ()):
-            if behavior not in recorded:
-                hint = suggest(behavior, recorded)
-                raise StageError(f"replay: no stream has a behaviour {behavior!r}; the streams have {recorded}{hint}")
-
     def _check_agreement(self) -> None:
         """Check that all files agree on each behaviour's spec, within a team and between teams."""
         first: dict[str, tuple[StreamReader, BehaviorSpec]] = {}
         for reader in self._readers:
             for spec in reader.header.specs:
-                if not self._selected(spec.behavior_id):
-                    continue
                 self.behavior_specs.setdefault(spec.behavior_id, spec)
                 other, agreed = first.setdefault(spec.name, (reader, spec))
                 difference = _difference(other, agreed, reader, spec)
                 if difference:
                     raise StageError(
                         f"replay: {other.path} and {reader.path} can't be replayed together: for behaviour "
-                        f"{spec.name!r}, {difference}; replay them one at a time, or choose other behaviours"
+                        f"{spec.name!r}, {difference}; replay them one at a time"
                     )
 
     def _report(self, reader: StreamReader) -> None:

@@ -132,19 +132,15 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             agents += len(assembler.slots)
         return agents
 
-    def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
+    def flush(self) -> list[TrajectoryBatch]:
         """Close unfinished trajectories at their last completed step and emit everything, including game results.
 
         The observation of an open decision is the next observation of the trajectory cut before it, and the decision
         becomes the first step of the agent's next trajectory. No step is lost or duplicated.
-
-        Args:
-            behavior_name: flush only behaviour ids with this name; None for all.
         """
-        chosen = self._assemblers.values() if behavior_name is None else self._by_name.get(behavior_name, ())
-        for assembler in chosen:
+        for assembler in self._assemblers.values():
             assembler.cut()
-        return _emit(chosen)
+        return _emit(self._assemblers.values())
 
     # Trajectories that span updates would have no bound on their policy lag (docs/decisions/022).
     def cut_older_than(self, behavior_id: str, version: int) -> list[TrajectoryBatch]:
@@ -165,24 +161,21 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         if assembler is not None:
             assembler.end_learning()
 
-    def close_all(self, truncated: bool = True) -> list[TrajectoryBatch]:
+    def close_all(self) -> list[TrajectoryBatch]:
         """Close and emit unfinished trajectories and forget all agents, before their environments are reset.
 
-        Open decisions are dropped, and the episodes do not count as ended.
-
-        Args:
-            truncated: whether the trajectories are marked as truncated. By default they are, because no other
-                trajectory continues the episode.
+        Open decisions are dropped, and the episodes do not count as ended. The trajectories are marked as truncated,
+        because no other trajectory continues the episode.
         """
         for assembler in self._assemblers.values():
-            assembler.close(truncated=truncated)
+            assembler.close()
         return _emit(self._assemblers.values())
 
     def close_environments(self, env_ids: ArrayLike) -> None:
         """Close the agents of closed environment instances as `close_all` does. The next batch contains their steps."""
         closed = np.asarray(env_ids, np.int64)
         for assembler in self._assemblers.values():
-            assembler.close(truncated=True, env_ids=closed)
+            assembler.close(closed)
 
     def drop_environments(self, env_ids: ArrayLike) -> int:
         """Forget the agents of crashed environment instances, and drop their unfinished trajectories.
@@ -541,17 +534,16 @@ class Assembler:
         decisions = {name: values[present] for name, values in step.decisions.items()}
         self._pages.write_decisions(self._agents.cursor[slots[present]], decisions, step.policy_versions[present])
 
-    def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
-        """Close unfinished trajectories at their current rows, and forget their agents and the open decisions.
+    def close(self, env_ids: Numbers | None = None) -> None:
+        """Truncate unfinished trajectories at their current rows, and forget their agents and the open decisions.
 
         Args:
-            truncated: whether the trajectories are marked as truncated.
             env_ids: the environments whose agents are closed; None for all.
         """
         slots = self.slots.used()
         if env_ids is not None:
             slots = self._agents.living_in(slots, env_ids)
-        self._leave(slots, truncated=truncated)
+        self._leave(slots)
         self.slots.remove(slots)
         self._last = None
         if self._mates is not None:
@@ -702,7 +694,7 @@ class Assembler:
                     "like this is dropped (logged once). The environment should report the end of each episode.",
                     *(self.behavior_id, self.slots.ids[slot], stamps[0][lost[0]], self._agents.episode_ids[slot]),
                 )
-            self._leave(tick.slots[lost], truncated=True)
+            self._leave(tick.slots[lost])
             self._start_episodes(tick.slots[lost], [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
             old = self._agents.stamps(tick.where)
@@ -754,14 +746,14 @@ class Assembler:
             mates.parted.clear()
             self.cut(slots=slots)  # these agents belong to the same groups, so no further trajectories close
 
-    def _leave(self, slots: Numbers, *, truncated: bool) -> None:
-        """Close these agents' completed rows, and drop their open decisions."""
+    def _leave(self, slots: Numbers) -> None:
+        """Truncate these agents' completed rows, and drop their open decisions."""
         ends = self._agents.cursor[slots]
         lengths = ends % self._pages.stride
         completed = lengths > 0
         self._pages.free.release(ends[~completed])
         self._agents.cursor[slots] = self._pages.nowhere
-        self._close(slots[completed], ends[completed], lengths[completed], truncated=truncated)
+        self._close(slots[completed], ends[completed], lengths[completed], truncated=True)
 
     def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
         """Add trajectories without an ending to the outbox; each is the `lengths` [k] rows before row `ends` [k]."""

@@ -273,8 +273,6 @@ _TEAMS: Final = (("#f27059", "#b23e34", "#ff8c75"), ("#4084d6", "#204e96", "#5ca
 """Fill, outline and highlight of each team's player."""
 _NAMES: Final = ("red, left", "blue, right")
 _SHADOW, _BALL, _SEAM, _WHITE, _INK = "#ccac78", "#fff0b2", "#b08434", "#ffffff", "#2a2834"
-LIVELY_COLOURS: Final = (*_TEAMS[0][:2], *_TEAMS[1][:2], _BALL, _SEAM, _WHITE, _INK, "#fff6d6", _SHADOW)
-"""Colours that a palette must keep, however few pixels have them; the second to last is the sun's colour."""
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
 

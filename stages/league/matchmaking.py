@@ -278,7 +278,7 @@ def solve(payoffs: Floats, solver: str) -> Floats:
         return np.full(len(payoffs), 1 / len(payoffs))
     if solver == "nash":  # the value of a symmetric zero-sum game is 0
         return _most_even(payoffs / largest, 0.0)
-    return _replicator(payoffs / largest)
+    return _two_replicators(payoffs / largest)[0]  # both populations stay equal
 
 
 def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
@@ -338,7 +338,10 @@ def _most_even(payoffs: Floats, value: float) -> Floats:
 
 
 def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
-    """Return the time averages of projected replicator dynamics of two populations, from uniform mixtures."""
+    """Return the time averages of projected replicator dynamics of two populations (Lanctot et al. 2017).
+
+    Both begin with uniform mixtures.
+    """
     mixtures = [np.full(size, 1 / size) for size in payoffs.shape]
     totals = [np.zeros(size) for size in payoffs.shape]
     for _ in range(round(TIME / STEP)):
@@ -349,22 +352,6 @@ def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
         for total, mixture in zip(totals, mixtures, strict=True):
             total += mixture
     return totals[0] / totals[0].sum(), totals[1] / totals[1].sum()
-
-
-def _replicator(payoffs: Floats) -> Floats:
-    """Return the time average of projected replicator dynamics from the uniform mixture (Lanctot et al. 2017).
-
-    The mean payoff, which the dynamics subtract from each member's payoff, is 0 in a symmetric zero-sum game.
-    """
-    n = len(payoffs)
-    mixture, total = np.full(n, 1 / n), np.zeros(n)
-    steps = round(TIME / STEP)
-    for _ in range(steps):
-        mixture = mixture * (1 + STEP * (payoffs @ mixture))
-        if mixture.min() < LEAST:
-            mixture = projected(mixture, LEAST)
-        total += mixture
-    return np.asarray(total / total.sum(), np.float64)
 
 
 def projected(point: Floats, least: float) -> Floats:

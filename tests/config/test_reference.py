@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from configuration_pages import reference
 from pydantic import BaseModel
 
 from headrace import config
-from headrace.config.reference import reference
 from headrace.config.validation import fields_of
 
 DOCS = Path(__file__).parents[2] / "docs"

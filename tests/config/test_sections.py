@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from placed import without_places
 
 from headrace.config import (
     Curriculum,
@@ -154,26 +153,6 @@ def test_a_lesson_may_end_by_the_rating_of_self_play(load, word):
     lessons = f"[{{name: a, value: 1, {criteria}}}, {{name: b, value: 2}}]"
     config = load(f"behaviors: {{B: {{self_play: {{}}}}}}\nenvironment_parameters: {{h: {{curriculum: {lessons}}}}}")
     assert config.environment_parameters["h"].curriculum[0].completion_criteria.measure == "Elo"
-
-
-@pytest.mark.parametrize(
-    ("ghosts", "others", "warned"),
-    [
-        ("play_against_latest_model_ratio: 1", "", True),
-        ("play_against_latest_model_ratio: 1, initial_elo: 1300", "", True),
-        ("play_against_latest_model_ratio: 1, initial_elo: 1301", "", False),
-        ("play_against_latest_model_ratio: 0.5", "", False),
-        ("play_against_latest_model_ratio: 1, brains: [{use: random, weight: 0.1}]", "", False),
-        ("play_against_latest_model_ratio: 1", ", C: {self_play: {}}", False),
-    ],
-)
-def test_a_lesson_by_a_rating_that_can_not_change_is_warned_about(load, ghosts: str, others: str, warned: bool):
-    behavior = f"{{self_play: {{{ghosts}}}}}{others}"
-    criteria = "completion_criteria: {behavior: B, measure: Elo, threshold: 1300}"
-    lessons = f"[{{name: a, value: 1, {criteria}}}, {{name: b, value: 2}}]"
-    config = load(f"behaviors: {{B: {behavior}}}\nenvironment_parameters: {{h: {{curriculum: {lessons}}}}}")
-    start = "environment_parameters.h.curriculum.0.completion_criteria.measure: 'Elo' stays constant, because B plays"
-    assert [text.startswith(start) for text in without_places(config.warnings) if "'Elo'" in text] == [True] * warned
 
 
 CARTPOLE = "environment: {kind: gymnasium, id: CartPole-v1%s}"

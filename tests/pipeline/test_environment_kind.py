@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import yaml
+from configuration_pages import reference
 from pydantic import Field
 from runs import run_here
 
@@ -14,7 +15,6 @@ from headrace.config import ConfigError, EnvironmentSettings, RunConfig
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, EnvironmentKind
 from headrace.config.errors import Finding
 from headrace.config.fields import Int
-from headrace.config.reference import reference
 from headrace.pipeline.cli import main
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.environments.protocol import AgentSteps, StepResult

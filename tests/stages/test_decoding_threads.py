@@ -1,4 +1,4 @@
-"""Work on several things at once: all of it is done, on every machine, and the first error is told."""
+"""Work on several things at once: all of it is done, on every machine, and an error is told."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_each_number_is_done_once(cores, count):
     assert sorted(done) == list(range(count))
 
 
-def test_the_error_of_the_least_number_is_raised(cores):
+def test_an_error_is_raised(cores):
     def fail(number):
         if number in (5, 6, 7):
             raise ValueError(f"number {number}")
 
-    with pytest.raises(ValueError, match="number 5"):
+    with pytest.raises(ValueError, match="number [567]"):
         decode_each(fail, 9)
 
 

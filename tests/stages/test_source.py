@@ -109,21 +109,6 @@ def test_an_ambiguous_or_unknown_edge_is_a_mistake_that_lists_them(tmp_path):
         assert "['ghost', 'trainer']" in str(caught.value)
 
 
-async def test_behaviours_are_chosen_by_name_or_by_id(tmp_path):
-    ids = ("Ball?team=0", "Goal", "Ball?team=1")
-    specs = (SPEC, OTHER, replace(SPEC, behavior_id="Ball?team=1"))
-    sent = [trajectories(i, behavior_id) for i, behavior_id in enumerate(ids)]
-    path = record(tmp_path / "a.stream", sent, specs=specs)
-    assert await numbers(ReplaySource([path])) == [0, 1, 2]
-    assert await numbers(ReplaySource([path], behaviors=["Ball"])) == [0, 2]
-    assert await numbers(ReplaySource([path], behaviors=["Ball?team=1", "Goal"])) == [1, 2]
-
-
-def test_an_unknown_behaviour_is_a_mistake_with_a_guess(tmp_path):
-    with pytest.raises(StageError, match="did you mean 'Ball'"):
-        ReplaySource([stream(tmp_path, "a", 1)], behaviors=["Bal"]).start(CONTEXT)
-
-
 async def test_barriers_of_the_recorded_run_are_left_out(tmp_path):
     path = record(tmp_path / "a.stream", [trajectories(1), Barrier(1), trajectories(2)])
     assert [type(m) for m in await replay(ReplaySource([path]))] == [TrajectoryBatch, TrajectoryBatch]

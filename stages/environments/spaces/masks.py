@@ -7,8 +7,7 @@ input holds booleans, or 0 and 1 of any type, in one of these forms:
 - an array with a row for each branch, [branches, most choices], padded at the end of shorter rows;
 - a tuple or list of an array for each branch, or of a mask for each part of a Tuple;
 - for a Dict, a map with its keys, as `Dict.sample` takes it;
-- for a MultiBinary, an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag
-  0 if the flag must be 0, 1 if it must be 1, 2 if it may be either.
+- for a MultiBinary, an array for each flag [2]: may be 0, may be 1. The form of `MultiBinary.sample` is refused.
 
 None, or a missing mask, allows everything. For several agents, arrays have an additional leading axis; a tuple has an
 array for each branch or part, and a list has a mask for each agent.
@@ -43,7 +42,6 @@ Lead = tuple[int, ...]
 """The axes before those of one mask: () for one agent, (n,) for several."""
 _MEANING = "1 for each allowed choice and 0 for each forbidden choice"
 _LEAST = "at least one 1, which means allowed"
-_FLAGS = "0 for each flag that must be 0, 1 for each that must be 1, and 2 for each that can be either"
 
 
 class MaskError(ValueError):
@@ -172,8 +170,6 @@ class _Layout(NamedTuple):
     filled: NDArray[np.int64]
     """[width] positions of the choices in a flattened array with a row for each branch, padded to the largest
     branch."""
-    flags: bool
-    """True for a MultiBinary space."""
 
 
 @lru_cache(maxsize=1024)
@@ -184,8 +180,7 @@ def _layout(space: OwnSpace) -> _Layout:
     choices, most = np.arange(max(branches, default=0)), max(branches, default=0)
     filled = np.concatenate([[], *(branch * most + choices[:size] for branch, size in enumerate(branches))])
     shape = space.shape if isinstance(space, ChoiceSpace) else (len(branches),)
-    starts = np.cumsum((0, *branches[:-1]))
-    return _Layout(branches, sum(branches), starts, shape, filled.astype(np.int64), space.kind == "MultiBinary")
+    return _Layout(branches, sum(branches), np.cumsum((0, *branches[:-1])), shape, filled.astype(np.int64))
 
 
 @lru_cache(maxsize=1024)
@@ -327,8 +322,6 @@ def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Mask
         raise _unfit(space, array, lead, at)
     if shape == (layout.width,):
         given = array
-    elif layout.flags and shape in (layout.shape, (len(layout.branches),)):
-        return _of_flags(space, array.reshape(*lead, -1), lead, at)
     elif max(shape, default=0) == layout.width == prod(shape):
         given = array.reshape(*lead, layout.width)
     elif shape[:-1] in (layout.shape, (len(layout.branches),)) and shape[-1:] == (max(layout.branches),):
@@ -337,29 +330,10 @@ def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Mask
         raise _unfit(space, array, lead, at)
     allowed: Masks = given.astype(np.bool_)
     if given.dtype != np.bool_ and np.count_nonzero(allowed != given):
-        raise _no_booleans(given, allowed != given, _MEANING, lead, at)
+        *row, index = np.argwhere(allowed != given)[0].tolist()
+        problem = f"has {given[(*row, index)]} at index {index}; expected {_MEANING}"
+        raise MaskError(problem, row[0] if lead else None, at)
     return allowed
-
-
-def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Masks:
-    """Read a mask [*lead, flags] in the form of `MultiBinary.sample`."""
-    if given.dtype == np.bool_:
-        raise MaskError(
-            f"has a boolean for each flag of {space}, which is ambiguous: it could forbid 1 or set the flag; "
-            f"{_expected(space)}",
-            None,
-            at,
-        )
-    wrong = (given != 0) & (given != 1) & (given != 2)
-    if wrong.any():
-        raise _no_booleans(given, wrong, _FLAGS, lead, at)
-    return np.stack((given != 1, given != 0), axis=-1).reshape(*lead, -1)
-
-
-def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at: str) -> MaskError:
-    *row, index = np.argwhere(wrong)[0].tolist()
-    problem = f"has {given[(*row, index)]} at index {index}; expected {meaning}"
-    return MaskError(problem, row[0] if lead else None, at)
 
 
 def _unfit(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> MaskError:
@@ -374,8 +348,7 @@ def _unfit(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> MaskErr
 def _expected(space: OwnSpace) -> str:
     layout = _layout(space)
     sizes = f" ({' + '.join(map(str, layout.branches))})" if len(layout.branches) > 1 else ""
-    of_flags = f", or {_FLAGS}: {len(layout.branches)}" if layout.flags else ""
-    return f"expected {_MEANING}: {layout.width}{sizes}{of_flags}"
+    return f"expected {_MEANING}: {layout.width}{sizes}"
 
 
 log = logging.getLogger(__name__)

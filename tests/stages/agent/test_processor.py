@@ -294,7 +294,7 @@ def test_teams_make_separate_batches_and_are_counted_under_one_name() -> None:
             *(step(Row(team, learning=team == 0), behavior_id=f"Ball?team={team}") for _ in range(3)),
         )
     assert (pending(processor), processor.open_agents("Ball")) == (2, 2)
-    batches = processor.flush("Ball")
+    batches = processor.flush()
     assert [batch.behavior_id for batch in batches] == ["Ball?team=0", "Ball?team=1"]
     assert [batch.credits for batch in batches] == [2, 0]
     assert (pending(processor), processor.emitted("Ball"), processor.emitted("Other")) == (0, 2, 0)

@@ -34,9 +34,9 @@ TICKS = st.tuples(
 )
 FIXED_TICKS = st.tuples(st.just("tick"), st.just(0), st.just(0), st.just(["decide"] * AGENTS), st.just(0))
 OTHERS = st.one_of(
-    st.tuples(st.just("flush"), st.sampled_from([None, "Ball", "Walker", "Unknown"])),
+    st.tuples(st.just("flush")),
     st.tuples(st.just("cut"), st.sampled_from(BEHAVIORS), st.integers(-1, 8)),
-    st.tuples(st.just("close"), st.booleans()),
+    st.tuples(st.just("close")),
     st.tuples(st.just("end_learning"), st.sampled_from(BEHAVIORS)),
     st.tuples(st.just("decide_again"), st.integers(0, len(BEHAVIORS) - 1), st.integers(0, GROUPS - 1)),
     st.tuples(st.just("drop"), st.sets(st.integers(0, GROUPS * ENVS - 1))),
@@ -325,11 +325,10 @@ class World:
             table.decide(int(step.env_ids[i]), stamp, rewards[i], decision)
         table.close_mates()
 
-    def flush(self, name: str | None) -> None:
-        chosen = [b for b in BEHAVIORS if name is None or b.partition("?")[0] == name]
-        for behavior_id in chosen:
+    def flush(self) -> None:
+        for behavior_id in BEHAVIORS:
             self.tables[behavior_id].cut()
-        self.check(self.processor.flush(name), chosen)
+        self.check(self.processor.flush(), list(BEHAVIORS))
 
     def cut(self, behavior_id: str, version: int) -> None:
         self.tables[behavior_id].cut(version)
@@ -339,13 +338,13 @@ class World:
         self.tables[behavior_id].end_learning()
         self.processor.end_learning(behavior_id)
 
-    def close(self, truncated: bool) -> None:
+    def close(self) -> None:
         for table in self.tables.values():
             for agent in table.agents.values():
-                table.close(agent, agent.open["obs_0"], truncated=truncated)
+                table.close(agent, agent.open["obs_0"], truncated=True)
             table.agents.clear()
             table.parted.clear()
-        self.check(self.processor.close_all(truncated), list(BEHAVIORS))
+        self.check(self.processor.close_all(), list(BEHAVIORS))
 
     def drop(self, envs: set[int]) -> None:
         lost = 0
@@ -463,7 +462,7 @@ def test_a_long_run_loses_doubles_and_changes_no_step(horizon: int, min_rows: in
     def operation() -> tuple[Any, ...]:
         draw = random.random()
         if draw < 0.01:
-            return ("flush", random.choice([None, "Ball", "Walker"]))
+            return ("flush",)
         if draw < 0.03:
             return ("cut", random.choice(BEHAVIORS), random.randrange(200))
         if draw < 0.032:

@@ -47,12 +47,6 @@ def by_key(space, column):
     return {"hand": (first, second), "walk": walk}
 
 
-def sampled(space, column):
-    """As `MultiBinary.sample` takes it."""
-    can_be_0, can_be_1 = column.reshape(-1, 2).T
-    return np.where(can_be_0 & can_be_1, 2, can_be_1).astype(np.int8)
-
-
 FORMS = {
     "flat": (lambda space, column: column, (CHOICE, PAIR, FLAGS, BODY)),
     "rows": (rows, (CHOICE, PAIR, FLAGS, BODY)),
@@ -60,7 +54,6 @@ FORMS = {
     "floats": (lambda space, column: column.astype(np.float32), (CHOICE, PAIR)),
     "tuple": (lambda space, column: tuple(parts_of(space, column)), (CHOICE, PAIR, FLAGS, BODY)),
     "map": (by_key, (BODY,)),
-    "sampled": (sampled, (FLAGS,)),
 }
 CASES = [pytest.param(form, space, id=f"{name}-{space}") for name, (form, fit) in FORMS.items() for space in fit]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.messages import ActionBatch
 from headrace.queues.specs import BehaviorSpec
+from headrace.stages.brains import uniform_actions
 from headrace.stages.environments.engines.errors import GameEnded, MessageError
 from headrace.stages.environments.engines.open_protocol.game import OpenGame
 from headrace.stages.environments.engines.open_protocol.messages import Hello, actions_part, read_state
@@ -139,7 +139,8 @@ class RandomTrainer:
         parts = {}
         for behavior_id, rows in self._asked.items():
             if len(rows) > rows.ended:
-                batch = _random_actions(self.seen[behavior_id].spec, rows, self._random)
+                actions, count = self.seen[behavior_id].spec.actions, len(rows) - rows.ended
+                batch = uniform_actions(actions, count, rows.action_masks, self._random)
                 parts[behavior_id] = actions_part(rows.ids[rows.ended :], batch)
         return await self._take(await self.game.request_step(parts, parameters))
 
@@ -251,17 +252,3 @@ def _without_ids(state: Mapping[str, Any]) -> Any:
         behavior_id: part.get("deciding", {}).get("observations")
         for behavior_id, part in state.get("agents", {}).items()
     }
-
-
-def _random_actions(spec: BehaviorSpec, rows: GameRows, random: np.random.Generator) -> ActionBatch:
-    count, actions = len(rows) - rows.ended, spec.actions
-    continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
-    discrete = np.zeros((count, len(actions.discrete_branches)), np.int32)
-    begin = 0
-    for branch, choices in enumerate(actions.discrete_branches):
-        scores = random.random((count, choices))
-        if rows.action_masks is not None:
-            scores[~rows.action_masks[:, begin : begin + choices]] = -1
-        discrete[:, branch] = scores.argmax(axis=1)
-        begin += choices
-    return ActionBatch(continuous, discrete)

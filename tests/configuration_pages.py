@@ -1,4 +1,4 @@
-"""Generates the pages of the configuration file: `python -m headrace.config.reference docs`."""
+"""Writes the pages of the configuration file: `python tests/configuration_pages.py docs`."""
 
 from __future__ import annotations
 
