@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.stages.exhibition.volley_clip import write_clip
 from headrace.stages.games.connect_four import ConnectFourGroup, TacticalPlayer
 from headrace.stages.games.policy_player import PolicyPlayer
 from headrace.stages.games.pursuit import PursuitGroup, ScriptedEvader, ScriptedPursuer
 from headrace.stages.games.volley import ACTIONS, ScriptedPlayer, VolleyGroup
-from headrace.stages.games.volley_clip import write_clip
 
 __all__ = [
     "ACTIONS",

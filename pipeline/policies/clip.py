@@ -35,9 +35,9 @@ def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str,
             "No video of the final policy is recorded: videos do not support actions that are held for several steps."
         )
         return
+    from headrace.stages.exhibition.volley_clip import write_clip
     from headrace.stages.games.policy_player import PolicyPlayer
     from headrace.stages.games.volley import ACTIONS, ScriptedPlayer, VolleyGroup
-    from headrace.stages.games.volley_clip import write_clip
 
     for behavior, export in exports.items():
         try:
