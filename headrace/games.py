@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.stages.exhibition.volley_clip import write_clip as write_clip
 from headrace.stages.games.connect_four import ConnectFourGroup as ConnectFourGroup
 from headrace.stages.games.connect_four import TacticalPlayer as TacticalPlayer
 from headrace.stages.games.policy_player import PolicyPlayer as PolicyPlayer
@@ -11,6 +12,5 @@ from headrace.stages.games.pursuit import ScriptedPursuer as ScriptedPursuer
 from headrace.stages.games.volley import ACTIONS as ACTIONS
 from headrace.stages.games.volley import ScriptedPlayer as ScriptedPlayer
 from headrace.stages.games.volley import VolleyGroup as VolleyGroup
-from headrace.stages.games.volley_clip import write_clip as write_clip
 
 __all__ = [name for name in dir() if name[0] != "_" and name != "annotations"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from headrace.pipeline.common.run_parts import RUN_PARTS, wanted_sides
 from headrace.pipeline.control import ControlMessage
@@ -19,10 +19,26 @@ from headrace.pipeline.roles.stages import Runner, StageHost
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.trainer.report import TrainerReport
 
-if TYPE_CHECKING:  # it imports this module
-    from headrace.pipeline.main.shutdown import Shutdown
-
 T = TypeVar("T")
+
+
+class Ending(Protocol):
+    """The interface of `headrace.pipeline.main.shutdown.Shutdown` that parts use."""
+
+    begun: bool
+
+    @property
+    def learners_ended(self) -> bool:
+        """True if the run is ending and no trainer will send another policy."""
+
+    def finish(self) -> None:
+        """End the run cleanly."""
+
+    def learner_started(self) -> None:
+        """Handle a learner that has started, possibly after the run's end has begun."""
+
+    def moved(self) -> None:
+        """Record a sign of progress, which restarts the grace time."""
 
 
 class Run(Protocol):
@@ -39,7 +55,10 @@ class Run(Protocol):
     statistics: StatisticsCollector
     stages: StageHost
     """Contexts, hooks and saved states for main's own stages."""
-    shutdown: Shutdown
+
+    @property
+    def shutdown(self) -> Ending:
+        """The object that ends the run."""
 
     @property
     def parts(self) -> RunParts:

@@ -200,10 +200,6 @@ def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
     return ((space,),)
 
 
-def _splits(space: OwnSpace, count: int) -> bool:
-    return any(len(parts) == count for parts in _ways_to_split(space))
-
-
 def _choices(sizes: Any) -> ChoiceSpace:
     sizes = np.asarray(sizes, np.int64)
     return ChoiceSpace("MultiDiscrete" if sizes.ndim else "Discrete", sizes, np.zeros_like(sizes), sizes.dtype)
@@ -263,7 +259,7 @@ def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> M
 
 def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> Masks:
     """Read a sequence, which holds numbers, or one mask for each agent, part or branch."""
-    if lead and len(given) == lead[0] and not _splits(space, len(given)):
+    if lead and len(given) == lead[0] and all(len(parts) != len(given) for parts in _ways_to_split(space)):
         return _of_each(space, given, at)
     numbers, layout = _are_numbers(given), _layout(space)
     if numbers or not lead:

@@ -3,8 +3,8 @@ import pytest
 from PIL import Image
 from PIL.GifImagePlugin import GifImageFile
 
+from headrace.stages.exhibition.volley_clip import write_clip
 from headrace.stages.games.volley import VX, ScriptedPlayer, VolleyGroup, X, Y
-from headrace.stages.games.volley_clip import write_clip
 
 
 @pytest.fixture
