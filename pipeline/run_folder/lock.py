@@ -138,18 +138,23 @@ def lock_folder(run_folder: Path) -> BaseFileLock:
         RunFolderError: if another process holds the lock.
     """
     guard: BaseFileLock = FileLock(run_folder / GUARD, timeout=_SCANNED_S, thread_local=False)
-    instead = ""
+    soft, instead = run_folder / SOFT, ""
+    without_locks = f"; if that process was killed, delete {soft}"
     try:
         try:
             guard.acquire()
+            if soft.exists():  # held by a machine on which this file system has no locks
+                guard.release()
+                instead = without_locks
+                raise Timeout(str(soft))
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
                 raise
-            instead = f"; if that process was killed, delete {run_folder / SOFT}"
+            instead = without_locks
             log.warning(
                 "The file system of %s supports no locks (%s): using %s", shown(run_folder), error.strerror, SOFT
             )
-            guard = SoftFileLock(run_folder / SOFT, timeout=_SCANNED_S, thread_local=False)
+            guard = SoftFileLock(soft, timeout=_SCANNED_S, thread_local=False)
             guard.acquire()
     except Timeout as error:
         raise RunFolderError(
