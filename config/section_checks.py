@@ -59,6 +59,7 @@ def check_sections(config: Sections) -> list[Finding]:
     if mistakes:
         return mistakes
     warnings = [
+        *_about_checkpoints(config),
         *_about_listening(config),
         *_about_misspelt_roles(config),
         *_about_curricula(config),
@@ -455,6 +456,13 @@ def _about_parameters_of_unity(config: Sections) -> Iterator[Finding]:
         if not name.isascii():
             message = f"'{name}' is not ASCII, and Unity would read '?' for other characters; rename it"
             yield Finding(("environment_parameters", name), message)
+
+
+def _about_checkpoints(config: Sections) -> Iterator[Finding]:
+    settings = config.checkpoint_settings
+    if settings.resume and settings.initialize_from is not None:
+        message = "has no effect, because 'resume: true' takes precedence"
+        yield Finding(("checkpoint_settings", "initialize_from"), message)
 
 
 def _about_listening(config: Sections) -> Iterator[Finding]:

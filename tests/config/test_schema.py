@@ -20,7 +20,8 @@ jsonschema = pytest.importorskip("jsonschema")
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "config" / "schema.json"
 EXAMPLES = sorted([*(ROOT / "config" / "examples").glob("*.yaml"), *(ROOT / "examples").glob("*/*.yaml")])
-EXAMPLES.remove(ROOT / "examples" / "sweeps" / "cartpole-space.yaml")  # a search space, not a configuration
+for other in ("sweeps/cartpole-space.yaml", "cluster/kuberay.yaml"):  # a search space, and a manifest of Kubernetes
+    EXAMPLES.remove(ROOT / "examples" / other)
 BALL = "behaviors: {Ball: {trainer_type: ppo, %s}}"
 POLE = "environment: {kind: gymnasium, id: CartPole-v1, %s}\nbehaviors: {Pole: {trainer_type: ppo}}"
 SIZE = BALL % "" + "\nenvironment_parameters: {size: %s}"

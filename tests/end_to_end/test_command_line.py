@@ -174,9 +174,9 @@ def status(folder: Path, run_id: str) -> dict:
 
 def test_a_command_and_a_file_of_a_very_old_version_train(folder, learn):
     port = str(ports_from())
-    arguments = ("old.yaml", str(BUILD), "--train", "--slow", "--worker-id=0", "--base-port", port)
+    arguments = ("old.yaml", "--env", str(BUILD), "--train", "--slow", "--worker-id=0", "--base-port", port)
     said = learn(*arguments, "--run-id=old", "--keep-checkpoints=3", "--save-freq=100", "--cpu", *INLINE)
-    for warned in ("--train", "--slow", "--worker-id", "--keep-checkpoints", "--save-freq", "--cpu", str(BUILD)):
+    for warned in ("--train", "--slow", "--worker-id", "--keep-checkpoints", "--save-freq", "--cpu"):
         assert any(re.match(f"warning: {re.escape(warned)}:? ", line) for line in said.splitlines()), said
     assert "trainer: is now 'trainer_type'" in said
     settings = yaml.safe_load((folder / "results" / "old" / "configuration.yaml").read_text(encoding="utf-8"))
