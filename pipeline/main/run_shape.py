@@ -166,7 +166,9 @@ class _ShapeChoice:
         if waits and learning_s < full:
             free = self._cores
         if free < 2:
-            self.remarks.append(f"1 actor for {whole} environments, because learning from a step takes longer than it")
+            self.remarks.append(
+                f"1 actor for {whole} environments, because learning from a step takes longer than the step"
+            )
             return config
         # At most the mean, because instances that slow each other down would otherwise make a shorter step negative.
         instance_s = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)

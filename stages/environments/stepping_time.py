@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from math import prod
 from statistics import median
@@ -25,6 +28,8 @@ _WARM_TICKS = 3
 _LEAST_TICKS = 5
 _COUNT_S = 0.15
 """Minimum seconds for which each number of instances is measured."""
+_CLOSE_S = 5.0
+"""Seconds that closing the instances may take."""
 _FLOPS = 5e10
 """Multiplications and additions per second of a core. Half as many as fast products reach: learning does more."""
 
@@ -78,7 +83,27 @@ async def _measure(config: RunConfig, count: int) -> tuple[float, float]:
         ]
         return median(took[_WARM_TICKS:]), sum(learning)
     finally:
-        await maybe_await(group.close)
+        with _limited(_CLOSE_S):
+            await maybe_await(group.close)
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in a context that takes longer, because the run waits for it; on Windows, do nothing."""
+    if sys.platform == "win32":
+        yield
+        return
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _learning_s(config: RunConfig, spec: BehaviorSpec) -> float:

@@ -87,7 +87,7 @@ def test_a_learner_that_is_always_busy_keeps_its_core(cores, actors, trainer, le
     machine = Machine(cores, each_s=1e-3, learning_s=learning_s)
     found, said = machine.choose(num_envs=64, behaviors={"B": {"trainer_type": trainer}})
     assert found.pipeline.hosts.actors.replicas == actors
-    assert ("because learning from a step takes longer than it" in said) == (trainer == "ppo" and actors == 1)
+    assert ("because learning from a step takes longer than the step" in said) == (trainer == "ppo" and actors == 1)
 
 
 def test_the_line_names_the_one_actor_of_a_deterministic_run():
