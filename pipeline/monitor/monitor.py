@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import selectors
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -216,6 +217,33 @@ async def monitored(
         await in_thread("stop page", page.stop)
 
 
+PACE_S = 0.01
+"""Minimum seconds between two times at which the server's thread wakes up."""
+
+
+class PacedSelector(selectors.DefaultSelector):
+    """Gathers the events of a server that has nothing left to do, and returns those of at least `PACE_S` together.
+
+    Each time that the server's thread wakes up, a trainer or an environment in the same process loses the GIL. A flood
+    of connections would wake it for each of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._woke_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """See `selectors.BaseSelector`; asyncio passes a timeout of 0 while it has something left to do."""
+        events = super().select(timeout)
+        if timeout is None or timeout > 0.0:
+            early_s = self._woke_s + PACE_S - time.monotonic()
+            if events and early_s > 0.0:
+                time.sleep(early_s)
+                events = super().select(0.0)
+            self._woke_s = time.monotonic()
+        return list(events)
+
+
 class LivePage:
     """A live run's page: its feed, its token, and its server, which has a thread with an event loop.
 
@@ -234,7 +262,7 @@ class LivePage:
         self._token = make_token() if settings.control or self._wide else ""
         options = SiteOptions(settings.listen, USUAL_PORT, self._token, self._needs_token)
         self._site = Site(self._routes(settings, control), options)
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop(PacedSelector())
         self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
 
     def start(self) -> None:
