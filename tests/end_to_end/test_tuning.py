@@ -38,7 +38,8 @@ def write_space(space: Plain, **keys: Any) -> str:
 
 def trials_in(study: Path) -> list[optuna.trial.FrozenTrial]:
     backend = optuna.storages.journal.JournalFileBackend(str(study / "journal.log"))
-    return optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend)).trials
+    storage = optuna.storages.JournalStorage(backend)
+    return [trial for study in storage.get_all_studies() for trial in storage.get_all_trials(study._study_id)]
 
 
 def states(study: Path) -> list[str]:
