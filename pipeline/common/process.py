@@ -154,9 +154,6 @@ def use_one_thread(environment: MutableMapping[str, str]) -> None:
         environment.setdefault(name, "1")
 
 
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-
-
 AUTOGROUP = Path("/proc/self/autogroup")
 NICENESS = 5
 """A process that gives way gets about a third of the time that another process gets on the same core."""
@@ -183,6 +180,9 @@ def _let_session_give_way() -> None:
             return
         else:
             return
+
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:

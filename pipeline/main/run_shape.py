@@ -74,7 +74,7 @@ def choose_shape(
         config = choice.with_instances(config)
     if learners := actor_learners(config):
         config = with_hosts(config, "actors", replicas=len(learners))
-        choice.remarks.append(f"{len(learners)} actors, each for one learner of a league")
+        choice.remarks.append(f"{len(learners)} actor{'s' * (len(learners) > 1)}, each for one learner of a league")
     elif config.pipeline.hosts.actors.is_auto("replicas"):
         config = choice.with_actors(config)
     return config, f"Chosen for this machine: {'; '.join(choice.remarks)}." if choice.remarks else ""

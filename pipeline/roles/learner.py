@@ -546,10 +546,12 @@ class EpochStatistics:
         """
         epoch = step // self._every
         if self._epoch is not None and epoch > self._epoch:
-            of = {name: values for name, values in self._values.items() if values}
-            if of:
-                self._ended(
-                    epoch * self._every, {f"Epoch/{name}": _KINDS[name.rpartition(" ")[2]](of[name]) for name in of}
-                )
+            summary = {
+                f"Epoch/{name}": _KINDS[name.rpartition(" ")[2]](values)
+                for name, values in self._values.items()
+                if values
+            }
+            if summary:
+                self._ended(epoch * self._every, summary)
             self._values.clear()
         self._epoch = epoch
