@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-ROUNDS = 3
+ROUNDS = 5
 """Number of timed updates per number of threads, after an untimed first update in which libraries choose their
 kernels."""
-GAIN = 0.9
+GAIN = 0.95
 """More threads must take at most this fraction of the time with fewer threads.
 
 Otherwise, the additional threads stay free for other work.
