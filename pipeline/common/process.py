@@ -6,6 +6,7 @@ import gc
 import importlib
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -192,25 +193,43 @@ def usable_cores() -> int:
 
 
 def cpu_quotas(groups: Path = Path("/proc/self/cgroup")) -> list[float]:
-    """Return the numbers of cores to which this process's control groups limit it, of versions 1 and 2.
+    """Return the numbers of cores to which this process's control groups limit it."""
+    limits = _group_limits("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us"), ("cpu.max",), groups)
+    return [quota / period for quota, period in limits]
+
+
+def usable_memory(information: Path = Path("/proc/meminfo"), groups: Path = Path("/proc/self/cgroup")) -> float:
+    """Return the bytes of memory that this process may use: those available, at most its limit; elsewhere infinity."""
+    limits = [limit for (limit,) in _group_limits("memory", ("memory.limit_in_bytes",), ("memory.max",), groups)]
+    with suppress(OSError):
+        found = re.search(r"MemAvailable: +(\d+) kB", information.read_text(encoding="ascii"))
+        limits += [1024 * int(found[1])] if found else []
+    return min(limits, default=math.inf)
+
+
+def _group_limits(
+    controller: str, first: Sequence[str], second: Sequence[str], groups: Path
+) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers in these files of each control group of this process that has a limit, of versions 1 and 2.
 
     In a container, the process may see its host's path, but only its own group, as the root.
     """
-    quotas = []
     with suppress(OSError):
         for line in groups.read_text(encoding="utf-8", errors="replace").splitlines():
             _, controllers, path = line.split(":", 2)
-            if controllers and "cpu" not in controllers.split(","):
+            if controllers and controller not in controllers.split(","):
                 continue
-            files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-            for mount in (controllers, "cpu" if controllers else "unified"):
+            for mount in (controllers, controller if controllers else "unified"):
                 folder = CONTROL_GROUPS / mount
                 for part in ("", *path.split("/")):  # a group may use no more than those above it
                     folder /= part
                     with suppress(OSError, ValueError):  # no such group, or no limit
-                        quota, period = " ".join((folder / file).read_text(encoding="ascii") for file in files).split()
-                        quotas += [int(quota) / int(period)] if int(quota) > 0 else []
-    return quotas
+                        files = [
+                            (folder / file).read_text(encoding="ascii") for file in (first if controllers else second)
+                        ]
+                        numbers = tuple(map(int, " ".join(files).split()))
+                        if numbers[0] > 0:
+                            yield numbers
 
 
 def version_of(distribution: str, otherwise: str = "(not installed)") -> str:

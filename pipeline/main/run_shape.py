@@ -17,11 +17,11 @@ from typing import Any
 
 import yaml
 
-from headrace.config import EnvironmentSettings, RunConfig
+from headrace.config import BehaviorSettings, EnvironmentSettings, RunConfig
 from headrace.config.section_checks import persons_in
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.common.graph import actor_learners, acts, decides_centrally, placements_after
-from headrace.pipeline.common.process import usable_cores
+from headrace.pipeline.common.process import usable_cores, usable_memory
 from headrace.pipeline.control import HostFailed, ProbeAnswer, ProbeRequest
 from headrace.pipeline.hosts.links import HostLinks
 from headrace.pipeline.hosts.process import ProcessHost, start_process
@@ -29,6 +29,7 @@ from headrace.pipeline.hosts.protocol import HostPlan, how_it_ended
 from headrace.pipeline.roles.sizes import kind_of_trainer
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.stages.environments.factory import no_screen
+from headrace.stages.environments.stepping_time import StepCosts
 from headrace.stages.errors import StageError
 from headrace.stages.trainer.protocol import rows_per_update
 from headrace.startup_context import absolute
@@ -39,7 +40,9 @@ log = logging.getLogger(__name__)
 TICK_S = 2e-4
 """Seconds per tick for decisions, rows and messages, in addition to the time for stepping the environments."""
 WORTH = 1.25
-"""Minimum expected speed-up (ratio of steps per second) for choosing more actors."""
+"""Minimum expected speed-up of the whole run for choosing more actors."""
+ACTORS_MEMORY = 0.5
+"""Share of the memory that several actors may use; the rest is for learners, replay memory and others."""
 GROWTH = 1.1
 """Minimum speed-up (ratio of steps per second) for doubling the number of instances."""
 MOST_INSTANCES = 64
@@ -55,7 +58,10 @@ _BUDGET_S = 5.0
 
 # The shape is fixed before the start: a later actor would need a new way into each learner (docs/decisions/019).
 def choose_shape(
-    config: RunConfig, cores: int | None = None, ask: Callable[..., Sequence[Any]] | None = None
+    config: RunConfig,
+    cores: int | None = None,
+    ask: Callable[..., Sequence[Any]] | None = None,
+    memory: float | None = None,
 ) -> tuple[RunConfig, str]:
     """Return the configuration with all automatic choices made, and a line that explains the choices.
 
@@ -65,8 +71,9 @@ def choose_shape(
         config: the configuration.
         cores: number of cores to use; None for those of this machine.
         ask: function to call in place of `probe`.
+        memory: bytes of memory to use; None for those of this machine.
     """
-    choice = _ShapeChoice(config, cores or usable_cores(), ask or probe)
+    choice = _ShapeChoice(config, cores or usable_cores(), ask or probe, memory or usable_memory())
     config = choice.with_kinds(config)
     if config.env_settings.is_auto("num_envs") or (
         config.environment is not None and config.environment.is_auto("num_envs")
@@ -87,12 +94,13 @@ class _ShapeChoice:
         config: the configuration, of which the choices for an earlier part of the run are read.
         cores: number of cores to use.
         ask: calls a function in a separate process (`probe`).
+        memory: bytes of memory to use.
 
     Attributes:
         remarks: explanations of the choices.
     """
 
-    def __init__(self, config: RunConfig, cores: int, ask: Callable[..., Sequence[Any]]) -> None:
+    def __init__(self, config: RunConfig, cores: int, ask: Callable[..., Sequence[Any]], memory: float) -> None:
         self.remarks: list[str] = []
         self._kept = _kept(config)
         section = self._kept.get("environment") or self._kept.get("env_settings") or {}
@@ -100,6 +108,7 @@ class _ShapeChoice:
         self._cores = cores
         self._cores_text = f"{cores} core{'' if cores == 1 else 's'}"
         self._ask = ask
+        self._memory = memory
 
     def _kept_hosts(self, which: str, key: str) -> Any:
         return self._kept.get("pipeline", {}).get("hosts", {}).get(which, {}).get(key)
@@ -132,11 +141,12 @@ class _ShapeChoice:
         if not took:
             self.remarks.append("num_envs 1, because the environment's step time could not be measured")
             return with_num_envs(config, 1)
-        best = max(count / (TICK_S + seconds) for count, (seconds, _) in took.items())
-        number = next((count for count, (seconds, _) in took.items() if count / (TICK_S + seconds) * GROWTH >= best), 1)
-        others = ", ".join(f"{count}: {seconds:.2g} s" for count, (seconds, _) in took.items() if count != number)
+        rates = {costs.instances: costs.instances / (TICK_S + costs.tick_s) for costs in took}
+        number = next((count for count, rate in rates.items() if rate * GROWTH >= max(rates.values())), 1)
+        ticks = {costs.instances: f"{costs.tick_s:.2g} s" for costs in took}
+        others = ", ".join(f"{count}: {tick}" for count, tick in ticks.items() if count != number)
         self.remarks.append(
-            f"num_envs {number}, with {took[number][0]:.2g} s per step ({others or 'nothing else was measured'})"
+            f"num_envs {number}, with {ticks[number]} per step ({others or 'nothing else was measured'})"
         )
         return with_num_envs(config, number)
 
@@ -162,35 +172,45 @@ class _ShapeChoice:
         took = self._measured(config, [max(1, whole // 2), whole], 0.0)
         if len(took) < 2:
             return config
-        (half, _), (full, learning_s) = took.values()
-        if waits and learning_s < full:
+        half, full = took
+        if waits and full.learning_s < full.tick_s:
             free = self._cores
         if free < 2:
             self.remarks.append(
                 f"1 actor for {whole} environments, because learning from a step takes longer than the step"
             )
             return config
-        # At most the mean, because instances that slow each other down would otherwise make a shorter step negative.
-        instance_s = min(max(0.0, (full - half) / (whole - max(1, whole // 2))), full / whole)
-        divisors = [number for number in range(1, free + 1) if whole % number == 0]
-        tick = {actors: TICK_S + full - instance_s * (whole - whole // actors) for actors in divisors}
-        least = min(tick.values())
-        actors = next((number for number, seconds in tick.items() if seconds <= 1.1 * least), 1)
-        if tick[1] < WORTH * tick[actors]:
+        of_learners = [settings.max_steps for settings in config.behaviors.values() if settings.learns]
+        ticks = max(of_learners, default=(config.default_settings or BehaviorSettings()).max_steps) / whole
+        numbers = [number for number in range(1, free + 1) if whole % number == 0]
+        of_each = {number: _between(half, full, whole // number) for number in numbers}
+        process_s = _between(half, full, 0).start_s
+        fitting = [n for n in numbers if n == 1 or n * of_each[n].memory <= ACTORS_MEMORY * self._memory]
+        # The cores start one more process for each further actor.
+        run = {
+            number: ticks * (TICK_S + of_each[number].tick_s)
+            + of_each[number].start_s
+            + process_s * (number - 1) / self._cores
+            for number in fitting
+        }
+        actors = next((number for number, seconds in run.items() if seconds <= 1.1 * min(run.values())), 1)
+        lacking = ", and memory suffices for no more" if actors == fitting[-1] < numbers[-1] else ""
+        if run[1] < WORTH * run[actors]:
             self.remarks.append(
-                f"1 actor for {whole} environments, because a step of all of them takes {full:.2g} s and more actors "
-                "would hardly be faster"
+                f"1 actor for {whole} environments, because a step of all of them takes {full.tick_s:.2g} s and "
+                f"more actors, which take time to start, would hardly make the run faster{lacking}"
             )
             return config
         self.remarks.append(
             f"{actors} actors with {whole // actors} of the {whole} environments each, because a step of all of them "
-            f"takes {full:.2g} s and there are {self._cores_text}"
+            f"takes {full.tick_s:.2g} s and there are {self._cores_text}"
             + (", which the learner may use first" if actors == self._cores else "")
+            + lacking
         )
         return _shared(config, section, actors)
 
-    def _measured(self, config: RunConfig, counts: list[int], gain: float) -> dict[int, tuple[float, float]]:
-        """Return the seconds for stepping and for learning per tick by number of instances; empty after a failure.
+    def _measured(self, config: RunConfig, counts: list[int], gain: float) -> list[StepCosts]:
+        """Return what each number of instances costs; empty after a failure.
 
         The run then reports why.
         """
@@ -199,9 +219,22 @@ class _ShapeChoice:
             answer = self._ask(config, function, counts, gain, _BUDGET_S, timeout_s=config.env_settings.timeout_wait)
         except ProbeError as error:
             log.debug("the environment's step time could not be measured: %s", error)
-            return {}
+            return []
+        found = [StepCosts(*costs) for costs in answer]
         # The environment may have changed the clock.
-        return {count: (max(0.0, seconds), learning_s) for count, seconds, learning_s in answer}
+        return [costs._replace(tick_s=max(0.0, costs.tick_s), start_s=max(0.0, costs.start_s)) for costs in found]
+
+
+def _between(half: StepCosts, full: StepCosts, instances: int) -> StepCosts:
+    """Return the costs of this number of instances, given those of half of the instances and of all."""
+
+    def line(low: float, high: float) -> float:
+        # At most the mean: instances that slow each other down would otherwise make a smaller cost negative.
+        each = min(max(0.0, (high - low) / (full.instances - half.instances)), high / full.instances)
+        return high - each * (full.instances - instances)
+
+    costs = [line(low, high) for low, high in zip(half[1:], full[1:], strict=True)]
+    return StepCosts(instances, *costs)
 
 
 def _may_share(config: RunConfig) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from math import prod
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,12 +35,22 @@ _FLOPS = 5e10
 """Multiplications and additions per second of a core. Half as many as fast products reach: learning does more."""
 
 
-async def measure_stepping(
-    config: RunConfig, counts: list[int], gain: float, budget_s: float
-) -> list[tuple[int, float, float]]:
-    """Step each number of instances with random actions.
+class StepCosts(NamedTuple):
+    """What a number of instances costs an actor."""
 
-    Return each number with its median seconds per tick, and with about how many seconds a trainer learns from a tick.
+    instances: int
+    tick_s: float
+    """Median seconds of a step of all instances."""
+    learning_s: float
+    """About how many seconds a trainer learns from that step."""
+    start_s: float
+    """Seconds that the actor takes to start, with its instances."""
+    memory: float
+    """The process's memory in bytes; 0 if unknown."""
+
+
+async def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s: float) -> list[StepCosts]:
+    """Step each number of instances with random actions, and return what it costs. Call this in a new process.
 
     Args:
         config: the run's configuration.
@@ -47,29 +58,30 @@ async def measure_stepping(
         gain: the factor by which each number must raise the steps per second; a smaller factor ends the trials.
         budget_s: seconds after which no more numbers are tried.
     """
-    began, measured = time.perf_counter(), list[tuple[int, float, float]]()
+    began, process_s, measured = time.perf_counter(), time.process_time(), list[StepCosts]()
     for count in counts:
-        tick_s, learning_s = await _measure(config, count)
-        measured.append((count, tick_s, learning_s))
+        measured.append(await _measure(config, count, process_s))
         if time.perf_counter() - began > budget_s:
             break
         if (
-            len(measured) > 1 and count * measured[-2][1] < gain * measured[-2][0] * tick_s
+            len(measured) > 1 and count * measured[-2].tick_s < gain * measured[-2].instances * measured[-1].tick_s
         ):  # without a division by zero
             break
     return measured
 
 
-async def _measure(config: RunConfig, count: int) -> tuple[float, float]:
+async def _measure(config: RunConfig, count: int, process_s: float) -> StepCosts:
     assert config.environment is not None, "kinds without the section are not measured"
     options = {
         key: value for key, value in config.environment.options.items() if (key, value) != ("render_mode", HUMAN)
     }
     section = config.environment.model_copy(update={"num_envs": count, "options": options})
+    began = time.perf_counter()
     group = make_group(EnvironmentRequest(config.model_copy(update={"environment": section})))
     try:
         random = np.random.default_rng(0)
         result = await maybe_await(group.reset, 0)
+        start_s = process_s + time.perf_counter() - began
         took: list[float] = []
         end = time.perf_counter() + _COUNT_S
         while len(took) < _WARM_TICKS + _LEAST_TICKS or time.perf_counter() < end:
@@ -81,10 +93,18 @@ async def _measure(config: RunConfig, count: int) -> tuple[float, float]:
             _learning_s(config, group.behavior_specs[name]) * len(steps.agent_ids)
             for name, steps in result.steps.items()
         ]
-        return median(took[_WARM_TICKS:]), sum(learning)
+        return StepCosts(count, median(took[_WARM_TICKS:]), sum(learning), start_s, _memory())
     finally:
         with _limited(_CLOSE_S):
             await maybe_await(group.close)
+
+
+def _memory() -> int:
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @contextmanager

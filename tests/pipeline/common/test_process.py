@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -63,6 +64,20 @@ def test_the_quota_of_a_control_group_or_of_one_above_it_limits_the_number_of_co
     assert process.cpu_quotas(listed) == [4.0]
     limit(root / place, version, "150000")
     assert min(process.cpu_quotas(listed)) == 1.5
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_what_is_available_and_at_most_the_limit_of_a_control_group(tmp_path, monkeypatch, version):
+    monkeypatch.setattr(process, "CONTROL_GROUPS", tmp_path)
+    listed, information = tmp_path / "listed", tmp_path / "meminfo"
+    assert process.usable_memory(information, listed) == math.inf  # another system
+    information.write_text("MemTotal:       9000 kB\nMemAvailable:       3000 kB\n", encoding="ascii")
+    listed.write_text("5:memory:/a\n" if version == 1 else "0::/a\n", encoding="ascii")
+    assert process.usable_memory(information, listed) == 3000 * 1024
+    folder = tmp_path / "memory" / "a" if version == 1 else tmp_path / "unified" / "a"
+    folder.mkdir(parents=True)
+    (folder / ("memory.limit_in_bytes" if version == 1 else "memory.max")).write_text("2048000\n", encoding="ascii")
+    assert process.usable_memory(information, listed) == 2048000
 
 
 def limit(folder: Path, version: int, quota: str) -> None:

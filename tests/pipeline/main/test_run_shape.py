@@ -15,23 +15,25 @@ GYM = {"kind": "gymnasium", "id": "CartPole-v1"}
 class Machine:
     """A machine with so many cores, on which a tick takes `fixed_s` and `each_s` for each instance.
 
-    Learning from the tick takes `learning_s` for each instance.
+    Learning from the tick takes `learning_s` for each instance. An actor takes `start_s` to start, and its process
+    `memory`, of which the machine has 1.
     """
 
-    def __init__(self, cores, fixed_s=0.0, each_s=0.0, learning_s=0.0, answers=True):
+    def __init__(self, cores, fixed_s=0.0, each_s=0.0, learning_s=0.0, answers=True, start_s=0.0, memory=0.0):
         self.cores, self.fixed_s, self.each_s, self.answers = cores, fixed_s, each_s, answers
-        self.learning_s = learning_s
+        self.learning_s, self.start_s, self.memory = learning_s, start_s, memory
         self.asked = []
 
     def measure(self, config, function, counts, gain, budget_s, timeout_s):
         self.asked.append(counts)
         if not self.answers:
             raise ProbeError("it hangs")
-        return [(count, self.fixed_s + self.each_s * count, self.learning_s * count) for count in counts]
+        fixed = self.start_s, self.memory
+        return [(count, self.fixed_s + self.each_s * count, self.learning_s * count, *fixed) for count in counts]
 
     def choose(self, num_envs=64, hosts=None, **sections):
         """Return the configuration with the machine's choices, and the line that explains them."""
-        return choose_shape(config_of(num_envs, hosts, **sections), self.cores, self.measure)
+        return choose_shape(config_of(num_envs, hosts, **sections), self.cores, self.measure, 1.0)
 
 
 def config_of(num_envs=64, hosts=None, **sections):
@@ -90,6 +92,22 @@ def test_a_learner_that_is_always_busy_keeps_its_core(cores, actors, trainer, le
     assert ("because learning from a step takes longer than the step" in said) == (trainer == "ppo" and actors == 1)
 
 
+@pytest.mark.parametrize(("steps", "start_s", "actors"), [(64_000, 0.0, 8), (64_000, 60.0, 1), (64_000_000, 60.0, 8)])
+def test_more_actors_start_only_for_runs_that_are_long_enough(steps, start_s, actors):
+    """1,000 ticks of 64 ms take a minute, with eight actors 8 s; each further actor's start costs 7.5 s."""
+    machine = Machine(8, each_s=1e-3, start_s=start_s)
+    found, said = machine.choose(num_envs=64, behaviors={"B": {"trainer_type": "ppo", "max_steps": steps}})
+    assert found.pipeline.hosts.actors.replicas == actors
+    assert ("take time to start" in said) == (actors == 1)
+
+
+@pytest.mark.parametrize(("memory", "actors"), [(0.0, 8), (0.125, 4), (0.24, 2), (0.5, 1)])
+def test_actors_use_half_of_the_memory_at_most(memory, actors):
+    found, said = Machine(8, each_s=1e-3, memory=memory).choose(num_envs=64)
+    assert found.pipeline.hosts.actors.replicas == actors
+    assert ("memory suffices for no more" in said) == (actors < 8)
+
+
 def test_the_line_names_the_one_actor_of_a_deterministic_run():
     _, said = Machine(8).choose(pipeline={"deterministic": True})
     assert "1 actor, because the run is deterministic" in said
@@ -97,7 +115,8 @@ def test_the_line_names_the_one_actor_of_a_deterministic_run():
 
 @pytest.mark.parametrize(("half_s", "actors"), [(0.015, 16), (0.010, 16), (0.0, 16), (0.029, 1), (0.1, 1)])
 def test_instances_that_slow_each_other_down_count_as_much_as_their_mean(half_s, actors):
-    found, said = choose_shape(config_of(16), 16, lambda *asked, **limits: [(8, half_s, 0.0), (16, 0.030, 0.0)])
+    costs = [(8, half_s, 0.0, 0.0, 0), (16, 0.030, 0.0, 0.0, 0)]
+    found, said = choose_shape(config_of(16), 16, lambda *asked, **limits: costs)
     assert found.pipeline.hosts.actors.replicas == actors
     assert f"{actors} actor" in said
 

@@ -21,8 +21,10 @@ ENVIRONMENTS = [
 def test_each_number_is_measured(environment):
     config = RunConfig.from_plain({"behaviors": {"Volley": {}}, "environment": environment})
     found = asyncio.run(measure_stepping(config, [1, 4], 0.0, 60.0))
-    assert [count for count, *_ in found] == [1, 4]
-    assert all(seconds > 0 for _, seconds, _ in found)
+    assert [costs.instances for costs in found] == [1, 4]
+    assert all(costs.tick_s > 0 for costs in found)
+    assert all(costs.start_s > 0 for costs in found)
+    assert all(1e7 < costs.memory < 1e11 for costs in found)
 
 
 @pytest.mark.parametrize(("units", "epochs", "microseconds"), [(64, 4, 4.2), (64, 8, 8.4), (256, 4, 63.9)])
@@ -31,8 +33,8 @@ def test_learning_takes_longer_with_more_weights_and_epochs(units, epochs, micro
     behavior = {"trainer_type": "ppo", "hyperparameters": {"num_epoch": epochs}}
     behavior["network_settings"] = {"hidden_units": units, "num_layers": 2}
     config = RunConfig.from_plain({"behaviors": {"B": behavior}, "environment": ENVIRONMENTS[0]})
-    ((_, _, learning_s),) = asyncio.run(measure_stepping(config, [2], 0.0, 60.0))
-    assert learning_s / 2 == pytest.approx(1e-6 * microseconds, rel=0.01)
+    (costs,) = asyncio.run(measure_stepping(config, [2], 0.0, 60.0))
+    assert costs.learning_s / 2 == pytest.approx(1e-6 * microseconds, rel=0.01)
 
 
 def test_the_measurement_ends_without_a_gain_or_at_its_time_limit():
