@@ -129,10 +129,11 @@ def w3(asked: Asked) -> Workload:
     steps = SAC_FIRST + (500 if asked.quick else 2000)
     sets = [*PROCESS, *(f"behaviors.Pendulum.{key}" for key in PENDULUM)]
     contestants = by_precision("config/examples/pendulum.yaml", "Pendulum", sets, steps, SAC_FIRST, SAC_FIRST)
+    by_default = BF16 if {"amx_bf16", "avx512_bf16"} & set(flags()) else OURS  # what `precision: auto` chooses
     bars = [
         Bar(OURS, SB3, cpu=1.5),
         Bar(OURS, RLTOOLS),
-        Bar(OURS, SBX, clock=1.0),
+        Bar(by_default, SBX, clock=1.0),
         Bar(BF16, SB3, cpu=3.0 if "amx_bf16" in flags() else 2.5),
         Bar(BF16, OURS, clock=1.0),
     ]
