@@ -250,6 +250,12 @@ def test_values_that_only_fit_together_with_others_are_no_mistake(folder, in_thi
     in_this_process(main, "c.yaml", "--tune", write_space(space, trials=5), "--validate", "--no-env-check")
 
 
+def test_without_torch_a_study_names_the_extra_before_its_first_trial(folder, in_this_process, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    said = in_this_process(main, "c.yaml", "--tune", write_space(RATE, trials=1), status=2)
+    assert '--tune needs the package torch: `pip install "headrace[train]"`' in said
+
+
 @pytest.mark.parametrize("option", ["--resume", "--force", "--inference", "--monitor"])
 def test_options_without_meaning_for_a_study_are_refused(folder, in_this_process, option):
     said = in_this_process(main, "c.yaml", option, "--tune", write_space(RATE, trials=1), status=2)
