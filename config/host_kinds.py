@@ -149,7 +149,7 @@ def _auto_or_number(value: object) -> object:
     raise ValueError(f"{value!r} is not valid; expected 'auto' or a whole number from 1 to {MOST_AT_ONCE}")
 
 
-AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
+AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict(), Field(ge=1)], BeforeValidator(_auto_or_number)]
 MOST_AT_ONCE = 256
 """Maximum number of processes, and maximum number of threads per process."""
 

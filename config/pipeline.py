@@ -290,7 +290,7 @@ class PipelineSettings(Settings):
         False,
         description="The same seed gives the same weights, bit for bit. Needs inline hosts and `max_policy_lag` 0.",
     )
-    max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_lag)] = Field(
+    max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict(), Field(ge=0)], BeforeValidator(_lag)] = Field(
         "auto",
         description="Number of updates by which actors may run ahead of the trainer: with 0, actors wait for the "
         "trainer; with 1, they collect while it learns. `auto`: 0 if collecting takes more than three times as long "

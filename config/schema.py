@@ -7,14 +7,17 @@ required, because `default_settings` and options may supply it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from headrace.config.behaviors import BehaviorSettings
+from headrace.config.brains import LEARNING
 from headrace.config.environment import FOR_EVERY_KIND, EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, load_entry
 from headrace.config.environment_parameters import Lesson
@@ -103,8 +106,6 @@ class _Writer:
             about["default"] = default
         node: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         kinds = [kind for kind, _ in _members(node, ())]
-        if key == "trainer_type":
-            return {**about, "anyOf": [{"enum": [*TRAINERS]}, {"type": "string", "pattern": ":"}]}
         if Hyperparameters in kinds:
             return {**about, "type": "object"}
         if EnvironmentSettings in kinds:
@@ -130,6 +131,11 @@ class _Writer:
         forms = [form for kind, metadata in _members(node, ()) for form in self._form(kind, metadata, node)]
         known = [kind for form in forms for kind in (["string"] if "enum" in form else _kinds_in(form))]
         forms += [{"type": kind} for kind, value in _EXAMPLES.items() if kind not in known and _accepts(node, value)]
+        if any("string" in _kinds_in(form) for form in forms) and (refused := _errors(node, "x")):
+            # Of single words, only those that the messages name; the reader checks references, paths and numbers.
+            words = [word for word in sorted({LEARNING, *re.findall(r"\w+", str(refused))}) if not _errors(node, word)]
+            forms = [form for form in forms if "string" not in _kinds_in(form)] + [{"enum": words}] * bool(words)
+            forms.append({"type": "string", "pattern": "[^A-Za-z0-9_]|^[0-9]"})
         items = [form["items"] for form in forms if "items" in form]
         if items and _accepts(node, {}):
             forms += items  # a list with one item may be written as that item
@@ -139,8 +145,9 @@ class _Writer:
 
     def _form(self, kind: Any, metadata: tuple[Any, ...], node: Any) -> Iterator[Schema]:
         words = [word for each in metadata for word in getattr(getattr(each, "func", None), "args", [()])[0]]
+        limits = [limit for each in metadata for limit in getattr(each, "metadata", [each])]  # those of a `Field`, too
         bounds = {
-            bound: getattr(each, name) for each in metadata for name, bound in _BOUNDS.items() if hasattr(each, name)
+            bound: getattr(each, name) for each in limits for name, bound in _BOUNDS.items() if hasattr(each, name)
         }
         if words:
             yield {"enum": words}
@@ -172,12 +179,17 @@ def _members(node: Any, metadata: tuple[Any, ...]) -> Iterator[tuple[Any, tuple[
 
 def _accepts(node: Any, value: Any) -> bool:
     """Return True if the reader accepts this kind of value, even if it refuses this value."""
+    kinds = [error["type"] for error in _errors(node, value)]
+    return not kinds or not all(kind.endswith(("_type", "literal_error", "union_tag_invalid")) for kind in kinds)
+
+
+def _errors(node: Any, value: Any) -> list[ErrorDetails]:
+    """Return why the reader refuses a value."""
     try:
         TypeAdapter(node).validate_python(value)
     except ValidationError as error:
-        kinds = [each["type"] for each in error.errors(include_url=False)]
-        return not all(kind.endswith("_type") or kind in ("literal_error", "union_tag_invalid") for kind in kinds)
-    return True
+        return error.errors(include_url=False)
+    return []
 
 
 def _kinds_in(form: Schema) -> list[str]:

@@ -21,16 +21,40 @@ ADOPTED = {
     "pipeline/monitor/page/icon.svg": "icon.svg",
 }
 """Files elsewhere in the repository that the site includes: their paths, and their names in docs/."""
-BOOSTS = {
-    "quickstart": 2,
-    "install": 4,
-    "api/": 0.2,
-    "decisions/": 0.1,
-    "changelog": 0.1,
-    "contributing": 0.2,
-    "code-map": 0.2,
-    "trainer-parts": 0.2,
+KEYWORDS = {
+    "api/headrace": "api reference",
+    "algorithms": "ppo sac impala poca recurrent lstm memory action mask frame stack normalize observations",
+    "batch-systems": "batch systems slurm",
+    "checkpoints": "checkpoint save model resume training",
+    "command-line": "seed options arguments",
+    "configuration-hyperparameters": "batch size",
+    "curricula": "curriculum lessons randomization",
+    "deployment": "deploy docker kubernetes nginx",
+    "diagnosis": "debug training nan",
+    "environments": "atari mujoco minigrid",
+    "evaluation": "evaluate",
+    "extending": "custom trainer wandb mlflow",
+    "growing": "multi gpu scaling",
+    "imitation": "imitation behavioral cloning offline demonstrations",
+    "install": "install pip cuda gpu windows",
+    "monitor": "grafana prometheus dashboard",
+    "onnx": "export model unity onnx",
+    "pettingzoo": "multi agent pettingzoo",
+    "play": "play against human",
+    "predict": "load model inference",
+    "python": "custom own environment gymnasium gym callbacks early stopping jupyter notebook",
+    "quickstart": "quickstart quick start",
+    "ray": "ray cluster",
+    "reliability": "crash kill out memory",
+    "rewards": "reward scaling curiosity rnd gail",
+    "self-play": "self play elo",
+    "serving": "serve rest http grpc",
+    "statistics": "tensorboard metrics",
+    "tuning": "hyperparameter tuning optuna learning rate schedule entropy",
+    "unity": "unity",
 }
+"""Words that users search for, by the page that explains them: for these, the page comes first."""
+BOOSTS = {"api/": 0.2, "decisions/": 0.1, "changelog": 0.1, "contributing": 0.2, "code-map": 0.2, "trainer-parts": 0.2}
 """Factors on the rank of pages in the search, by the beginning of their names: guides come first."""
 SOURCES = {page: source for source, page in ADOPTED.items()}
 FENCED = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
@@ -67,6 +91,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Return the page with links that lead from the page in the site to where those of the repository lead."""
     uri = page.file.src_uri
     page.meta["search"] = {"boost": next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1)}
+    page.meta["tags"] = KEYWORDS.get(uri.removesuffix(".md"), "").split()
     source = SOURCES.get(uri, f"docs/{uri}")
 
     def link(match: re.Match[str]) -> str:

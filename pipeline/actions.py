@@ -79,9 +79,7 @@ def _check_companions(args: Namespace) -> None:
     if (args.x and not args.plot) or (args.format and not args.diagnose):
         raise CommandError("--x works only with --plot, and --format only with --diagnose")
     if args.convert is None and (args.id is not None or args.algo is not None):
-        raise CommandError(
-            "--id and --algo work only with --convert: they choose the rl-baselines3-zoo entry to convert"
-        )
+        raise CommandError("--id and --algo work only with --convert: they choose the entry of rl-baselines3-zoo")
 
 
 def _validate(config: RunConfig, *, tried: bool) -> int:
@@ -114,7 +112,7 @@ def _validate(config: RunConfig, *, tried: bool) -> int:
 
 
 def _tune(args: Namespace, request: Request, config: RunConfig, words: Sequence[str]) -> int:
-    for package, extra in (("optuna", "tune"), ("matplotlib", "plot")):
+    for package, extra in (("optuna", "tune"), ("matplotlib", "plot"), ("torch", "train")):
         if find_spec(package) is None:
             return _refuse(f'--tune needs the package {package}: `pip install "headrace[{extra}]"`')
     from headrace.pipeline.tuning import Study
@@ -235,9 +233,8 @@ def _tournament(players: Sequence[str], request: Request) -> int:
     if not table.results:
         raise CommandError("--tournament: stopped before the first game ended")
     settings = table.config.checkpoint_settings
-    named = ("checkpoint_settings", "run_id") in [
-        override.path for override in request.overrides if isinstance(override, Override)
-    ]
+    overridden = [override.path for override in request.overrides if isinstance(override, Override)]
+    named = ("checkpoint_settings", "run_id") in overridden
     folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
     try:
         written = table.write(folder)  # first, because writing to standard output may fail

@@ -8,27 +8,24 @@ by a statistics writer, and the study reports the mean over the seeds to Optuna'
 from __future__ import annotations
 
 import json
-import math
-import os
 import subprocess
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
+from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Annotated, Any, Literal
 
 import matplotlib as mpl
 import optuna
 import yaml
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
-from optuna.visualization import matplotlib as plots
 from pydantic import BeforeValidator, Field
 
 from headrace.config import ConfigError, Mistake, Override, RunConfig, load_config
@@ -48,6 +45,7 @@ from headrace.pipeline.run_folder.lock import lock_folder
 from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.pipeline.run_folder.resuming import changed_settings
 from headrace.process_tree import describe_status
+from headrace.queues.files import write_atomic
 from headrace.startup_context import absolute, shown, startup_context
 from headrace.stop_requests import cleaned_up_by
 
@@ -65,12 +63,15 @@ class OptunaClass(Settings):
     use: Text
     with_: PlainMap = Field(default_factory=dict, alias="with")
 
-    def make(self, name: str) -> Any:
+    def make(self, name: str, wrong: Callable[[KeyPath, object], ConfigError]) -> Any:
         """Create the `sampler` or `pruner`."""
         module, wanted = getattr(optuna, f"{name}s"), f"{_ALIASES.get(self.use, self.use)}{name.capitalize()}"
         if wanted not in module.__all__:
-            raise ValueError(f"Optuna has no {wanted}{suggest(wanted, module.__all__)}")
-        return getattr(module, wanted)(**self.with_)
+            raise wrong((name,), f"Optuna has no {wanted}{suggest(wanted, module.__all__)}")
+        try:
+            return getattr(module, wanted)(**self.with_)
+        except (TypeError, ValueError, ImportError) as error:
+            raise wrong((name,), error) from error
 
 
 _Named = Annotated[OptunaClass, BeforeValidator(lambda value: {"use": value} if isinstance(value, str) else value)]
@@ -164,9 +165,8 @@ class Study:
             raise ConfigError(document.mistakes)
         self.settings = check(StudySettings, document.data if isinstance(document.data, dict) else {}, self._mistake)
         self._seeds = ", ".join(map(str, self.settings.seeds))
-        self._metric = self.settings.metric or (
-            "Environment/Cumulative Reward" if config.evaluation is None else "Evaluation/Cumulative Reward"
-        )
+        source = "Environment" if config.evaluation is None else "Evaluation"
+        self._metric = self.settings.metric or f"{source}/Cumulative Reward"
         if self.settings.ray is not None and find_spec("ray") is None:
             raise CommandError('--tune: the key ray needs the package ray: `pip install "headrace[ray]"`')
         names = [name for name, settings in config.behaviors.items() if settings.learns]
@@ -176,6 +176,9 @@ class Study:
         self._paths = {key: self._path(key) for key in self.settings.space}
         self._suggestions = {key: self._suggestion(key) for key in self._paths}
         self._check_draws()
+        self._heads = [name.rjust(9) for name in ("ended", "trial", "state", "value", "±", "best", "took", "left")]
+        for key, (_, values) in self._suggestions.items():
+            self._heads.append(key.rpartition(".")[2].rjust(max(9, *map(len, map(_cell, values.get("choices", "-"))))))
 
     def describe(self) -> str:
         """Return the lines that `--validate` prints."""
@@ -205,8 +208,7 @@ class Study:
         """Load the configuration with values for some keys; mistakes name the key's line in the search space."""
         lines = {key: f"{self._file}:{self._document.line_of(('space', key))}" for key in values}
         overrides = [Override(lines[key], self._paths[key], value) for key, value in values.items()]
-        request = self._request
-        return load_config(request.config, (*request.overrides, *overrides), **request.old_files)
+        return load_config(self._request.config, (*self._request.overrides, *overrides), **self._request.old_files)
 
     def _refused(self, values: Mapping[str, Any]) -> set[Mistake]:
         try:
@@ -248,12 +250,7 @@ class Study:
 
     def _open_study(self, **options: Any) -> optuna.Study:
         """Create or load a study with the sampler and the pruner of the file."""
-        made = {}
-        for name in ("sampler", "pruner"):
-            try:
-                made[name] = getattr(self.settings, name).make(name)
-            except (TypeError, ValueError, ImportError) as error:
-                raise self._wrong((name,), error) from error
+        made = {name: getattr(self.settings, name).make(name, self._wrong) for name in ("sampler", "pruner")}
         return optuna.create_study(**made, direction=self.settings.direction, **options)
 
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
@@ -291,9 +288,9 @@ class Study:
                 stack.callback(RaySession(self._config).close)
             stack.enter_context(cleaned_up_by(lambda: complain("The same command continues the study.")))
             self._retry_orphans(study)
+            say(" ".join(self._heads))
             while (left := self._left(study)) > 0:
-                jobs = min(self.settings.parallel, left)
-                study.optimize(self._objective, left, n_jobs=jobs, callbacks=[self._ended])
+                study.optimize(self._objective, left, n_jobs=min(self.settings.parallel, left), callbacks=[self._ended])
                 if not study.get_trials(False, (TrialState.WAITING,)):
                     break  # a grid has no more values
         return self._conclude(study)
@@ -307,8 +304,7 @@ class Study:
     def _retry_orphans(self, study: optuna.Study) -> None:
         """Mark the running trials of killed workers as failed, and queue their values again."""
         for trial in study.get_trials(False, (TrialState.RUNNING,)):
-            worker = trial.user_attrs.get("worker")
-            if worker is None:  # its worker names itself just after the trial begins
+            if (worker := trial.user_attrs.get("worker")) is None:  # it names itself just after the trial begins
                 continue
             with suppress(RunFolderError):  # the worker lives
                 lock_folder(self.folder / "workers" / worker).release()
@@ -349,19 +345,29 @@ class Study:
                             raise optuna.TrialPruned
             if isinstance(last, str):
                 trial.set_user_attr("failure", f"seed {seed}: {last}")
-                return math.nan  # for Optuna, a failure
+                return float("nan")  # for Optuna, a failure
             finals.append(last)
+        trial.set_user_attr("spread", stdev(finals) if len(finals) > 1 else None)
         return fmean(finals)
 
     # What the user sees.
 
     def _ended(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        say(f"[INFO] {_outcome(trial)}")
-        with suppress(ValueError):  # no trial is complete
-            if study.best_trial.number == trial.number:
-                self._write_best(study)
+        """Print the trial's row: the study's trials of all machines count for `ended`, `best` and `left`."""
         self._retry_orphans(study)
-        if self._left(study) <= 0:
+        trials, waiting, count = study.get_trials(deepcopy=False), self._left(study), self.settings.trials
+        running = sum(other.state is TrialState.RUNNING for other in trials)
+        missing = max(0, waiting) + running
+        spent = [other.duration or timedelta() for other in trials if other.value is not None]
+        left = sum(spent, timedelta()) / max(1, len(spent)) * missing / max(self.settings.parallel, running + 1)
+        best = study.best_value if any(other.state is TrialState.COMPLETE for other in trials) else None
+        values = (trial.value, trial.user_attrs.get("spread"), best, trial.duration, left if spent else None)
+        cells = (f"{count - missing}/{count}", trial.number, trial.state.name.lower(), *values, *trial.params.values())
+        row = (_cell(cell).rjust(len(head)) for cell, head in zip(cells, self._heads, strict=True))
+        say(" ".join((*row, trial.user_attrs.get("failure", ""))).rstrip(), trial=trial.number, value=trial.value)
+        if trial.value == best is not None:
+            self._write_best(study)
+        if waiting <= 0:
             study.stop()
 
     def _write_best(self, study: optuna.Study) -> None:
@@ -370,9 +376,7 @@ class Study:
         plain = self._load(best.params).to_plain()
         del plain["checkpoint_settings"]
         head = f"# Trial {best.number} of {self.folder.name}: {self._metric} {best.value:.6g}, seeds {self._seeds}"
-        new = self.folder / f"best.yaml.{self._worker}"
-        new.write_text(f"{head}\n{yaml.safe_dump(plain, sort_keys=False)}", encoding="utf-8")
-        os.replace(new, self.folder / "best.yaml")
+        write_atomic(self.folder / "best.yaml", f"{head}\n{yaml.safe_dump(plain, sort_keys=False)}".encode())
 
     def _conclude(self, study: optuna.Study) -> int:
         """Print the result, draw the pictures and return the exit status."""
@@ -380,18 +384,17 @@ class Study:
             complain("[ERROR] run-pipeline: no trial was completed; the lines above say why")
             return 1
         self._write_best(study)  # again, in case a kill came first
-        say(f"[INFO] best: {_outcome(study.best_trial)}\n{shown(self.folder / 'best.yaml')}")
+        say(f"[INFO] best: trial {study.best_trial.number}: {shown(self.folder / 'best.yaml')}")
         mpl.use("Agg")
-        importance: Any = partial(plots.plot_param_importances, evaluator=PedAnovaImportanceEvaluator())
-        history: Any = plots.plot_optimization_history
-        for name, draw in (("history.png", history), ("importance.png", importance)):
+        plots: Any = optuna.visualization.matplotlib
+        importance = partial(plots.plot_param_importances, evaluator=optuna.importance.PedAnovaImportanceEvaluator())
+        for name, draw in (("history.png", plots.plot_optimization_history), ("importance.png", importance)):
             with suppress(ValueError, RuntimeError):  # there are too few trials
                 draw(study).figure.savefig(self.folder / name, bbox_inches="tight")
         return 0
 
 
-def _outcome(trial: FrozenTrial) -> str:
-    """Return a trial's result and values for people, with the last parts of the keys."""
-    result = trial.user_attrs.get("failure", trial.value)
-    values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in trial.params.items())
-    return f"trial {trial.number}: {trial.state.name.lower()}: {result}; {values}"
+def _cell(value: object) -> str:
+    if isinstance(value, timedelta):
+        return f"{(seconds := round(value.total_seconds())) // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return "-" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)

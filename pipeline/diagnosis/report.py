@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headrace.config import ConfigError, RunConfig
 from headrace.pipeline.common.errors import RunError, RunFolderError
+from headrace.pipeline.common.process import lacks_torch
 from headrace.pipeline.diagnosis.rules import RETURN, Evidence, Finding, diagnose, load_rules
 from headrace.pipeline.main.run_shape import ProbeError, probe
 from headrace.pipeline.reporting.history import History, Point, read_events
@@ -78,7 +79,7 @@ def judged(
                 else:
                     facts[behavior][name] = value
         except ProbeError as error:
-            lines.append(f"not probed: {error}")
+            lines.append(f"not probed: {lacks_torch('a probe') or error}")
     evidence = list[Evidence]()
     for behavior in dict.fromkeys([*curves, *([] if folder else facts)]):
         settings, own = config.known_settings(behavior), curves.get(behavior, {})

@@ -366,6 +366,8 @@ def reexport(run_folder: Path, network_folder: Path | None = None) -> bool:
     Raises:
         RunError: if there is nothing to export.
     """
+    import torch  # noqa: F401  # else every export fails, which removes the model from before
+
     behaviors = sorted(folder.name for folder in run_folder.glob("*") if list(folder.glob(f"{folder.name}-*.pt")))
     if not behaviors:
         raise RunError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import optuna
@@ -44,6 +47,16 @@ def trials_in(study: Path) -> list[optuna.trial.FrozenTrial]:
 
 def states(study: Path) -> list[str]:
     return [trial.state.name for trial in trials_in(study)]
+
+
+def table(output: str) -> list[dict[str, str]]:
+    """Return the rows of the study's table by the columns' names; a row's further text is its `reason`."""
+    heads, *lines = output[output.index("    ended ") :].splitlines()
+    columns = {match[1]: slice(match.start(), match.end() + 1) for match in re.finditer(r" *(\S+)", heads)}
+    rows = [line for line in lines if re.match(r" +\d+/\d+ ", line)]
+    assert all(line[column.stop - 1 : column.stop] in ("", " ") for line in rows for column in columns.values())
+    cells = {name: slice(column.start, column.stop - 1) for name, column in columns.items()}
+    return [{**{name: row[at].strip() for name, at in cells.items()}, "reason": row[len(heads) + 1 :]} for row in rows]
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -89,7 +102,19 @@ def test_a_study_runs_its_trials_with_each_seed_and_writes_the_best_configuratio
     best = max(trials, key=lambda trial: trial.value)
     written = yaml.safe_load((study / "best.yaml").read_text())["behaviors"]["CartPole"]["hyperparameters"]
     assert {f"{HYPER}.{key}": value for key, value in written.items()}.items() >= best.params.items()
-    assert f"best: trial {best.number}" in output
+    assert f"best: trial {best.number}: results/s/best.yaml" in output
+    rows = table(output)
+    assert [(row["ended"], row["trial"], row["state"]) for row in rows] == [
+        ("1/2", "0", "complete"),
+        ("2/2", "1", "complete"),
+    ]
+    assert [row["value"] for row in rows] == [f"{trial.value:.5g}" for trial in trials]
+    finals = [trials[0].intermediate_values[2], 2 * trials[0].value - trials[0].intermediate_values[2]]
+    assert float(rows[0]["±"]) == pytest.approx(stdev(finals), rel=1e-4)
+    assert [row["best"] for row in rows] == [rows[0]["value"], f"{best.value:.5g}"]
+    assert [row["buffer_size"] for row in rows] == [str(trial.params[f"{HYPER}.buffer_size"]) for trial in trials]
+    assert re.fullmatch(r"\d+:\d\d:\d\d", rows[0]["took"])
+    assert [row["left"] == "0:00:00" for row in rows] == [False, True]
     assert {"history.png", "importance.png"} <= {path.name for path in study.iterdir()}
 
 
@@ -102,6 +127,8 @@ def test_a_killed_study_goes_on_and_repeats_the_interrupted_trial(folder):
     trials = trials_in(folder / "results" / "s")
     assert states(folder / "results" / "s") == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
     assert trials[2].params == trials[1].params
+    rows = [(row["ended"], row["trial"], row["state"]) for row in table(output)]
+    assert rows == [("2/3", "2", "complete"), ("3/3", "3", "complete")]
 
 
 @pytest.mark.slow
@@ -134,6 +161,12 @@ def test_failed_trials_have_their_reason_and_the_study_goes_on(folder):
     expected = "seed 0: the run wrote no 'No/Such Statistic' (docs/statistics.md)"
     assert reasons["gymnasium.envs.classic_control:CartPoleEnv"] == expected
     assert "no trial was completed" in output
+    rows = table(output)
+    assert [(row["ended"], row["state"], row["value"], row["best"], row["left"]) for row in rows] == [
+        ("1/2", "fail", "-", "-", "-"),
+        ("2/2", "fail", "-", "-", "-"),
+    ]
+    assert {row["factory"]: row["reason"] for row in rows} == reasons
 
 
 @pytest.mark.lengthy
@@ -154,7 +187,9 @@ def test_trials_of_a_behaviour_with_a_dot_in_its_name_are_pruned_by_their_evalua
         (folder / "results" / "s" / "trial-0-seed-0" / "configuration.yaml").read_text(encoding="utf-8")
     )
     assert kept["behaviors"]["Cart.Pole"]["hyperparameters"]["learning_rate"] == trial.params[key]
-    assert "trial 0: pruned: " in output
+    (line,) = [line for line in map(json.loads, output.splitlines()) if "trial" in line]
+    assert (line["trial"], line["value"]) == (0, trial.value)
+    assert " pruned " in line["message"]
 
 
 @pytest.mark.lengthy
@@ -213,6 +248,12 @@ def test_validate_prints_the_study_and_starts_no_trial(folder, in_this_process):
 def test_values_that_only_fit_together_with_others_are_no_mistake(folder, in_this_process):
     space = {f"{HYPER}.batch_size": {"choices": [100, 2000]}, f"{HYPER}.buffer_size": {"choices": [500, 4000]}}
     in_this_process(main, "c.yaml", "--tune", write_space(space, trials=5), "--validate", "--no-env-check")
+
+
+def test_without_torch_a_study_names_the_extra_before_its_first_trial(folder, in_this_process, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    said = in_this_process(main, "c.yaml", "--tune", write_space(RATE, trials=1), status=2)
+    assert '--tune needs the package torch: `pip install "headrace[train]"`' in said
 
 
 @pytest.mark.parametrize("option", ["--resume", "--force", "--inference", "--monitor"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import warnings
 from pathlib import Path
 
@@ -98,6 +99,15 @@ def test_text_says_the_returns_the_finding_and_what_was_looked_at(sick, in_this_
 
 def test_without_the_environment_nothing_is_probed(sick, in_this_process):
     assert "random play" not in in_this_process(main, "--diagnose", str(sick), "--no-env-check")
+
+
+def test_without_torch_the_statistics_are_judged_and_the_extra_is_named(sick, tmp_path, in_this_process, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    said = in_this_process(main, "--diagnose", str(sick))
+    assert "error: Agent: lr-high. " in said
+    assert said.splitlines()[3].endswith('not installed: run `pip install "headrace[train]"`')
 
 
 def test_a_run_is_found_by_its_id(sick, in_this_process):

@@ -132,6 +132,14 @@ def test_an_unreadable_policy_is_reported_and_the_others_are_exported_again(tmp_
     assert (tmp_path / "Test.onnx").is_file()
 
 
+def test_without_torch_the_models_stay_and_the_extra_is_named(tmp_path, capsys, monkeypatch):
+    kept = written(tmp_path).read_bytes()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(["--export-onnx", str(tmp_path)]) == 2
+    assert 'pip install "headrace[train]"' in capsys.readouterr().err
+    assert [path.read_bytes() for path in (tmp_path / "Test").glob("*.onnx")] == [kept]
+
+
 def test_a_folder_that_is_not_a_runs_is_refused(tmp_path, capsys):
     assert main(["--export-onnx", str(tmp_path)]) == 2
     assert "holds no trained policy" in capsys.readouterr().err
