@@ -427,7 +427,7 @@ def refusal(status: int, message: str) -> web.Response:
 
 def _refused(error: web.HTTPException) -> web.Response:
     message = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
-    if message in ("Not Found", "Method Not Allowed"):  # of the router: other errors have a message of their own
+    if message in ("Not Found", "Method Not Allowed"):  # from the router; other errors have their own text
         message += "; GET /api/openapi.json lists the paths and methods"
     answer = refusal(error.status, message)
     answer.headers.update({name: error.headers[name] for name in _KEPT & error.headers.keys()})
