@@ -358,7 +358,7 @@ class Site:
         if token and self._options.needs_token(request) and not carries_token(request, token):
             raise web.HTTPUnauthorized(
                 headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
-                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
+                text="a token is needed: send the printed one, or HEADRACE_TOKEN's, as 'Authorization: Bearer TOKEN'",
             )
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
