@@ -668,5 +668,5 @@ class PolicyLags:
         return self._say(behavior, lag, why + ("keep collecting during updates" if lag else "wait for each policy"))
 
     def _say(self, behavior: str, lag: int, why: str) -> int:
-        log.info("%s: max_policy_lag is %d (auto): %s.", behavior, lag, why)
+        log.info("%s: max_policy_lag is %d (auto): %s.", behavior, lag, why, extra={"behavior": behavior})
         return lag

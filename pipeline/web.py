@@ -358,7 +358,7 @@ class Site:
         if token and self._options.needs_token(request) and not carries_token(request, token):
             raise web.HTTPUnauthorized(
                 headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
-                text="a token is needed: send the one that the command printed, as 'Authorization: Bearer TOKEN'",
+                text="a token is needed: send the printed one, or HEADRACE_TOKEN's, as 'Authorization: Bearer TOKEN'",
             )
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -427,9 +427,10 @@ def refusal(status: int, message: str) -> web.Response:
 
 def _refused(error: web.HTTPException) -> web.Response:
     message = (error.text or "").removeprefix(f"{error.status}: ") or error.reason
+    if message in ("Not Found", "Method Not Allowed"):  # from the router; other errors have their own text
+        message += "; GET /api/openapi.json lists the paths and methods"
     answer = refusal(error.status, message)
-    for name in _KEPT & error.headers.keys():
-        answer.headers[name] = error.headers[name]
+    answer.headers.update({name: error.headers[name] for name in _KEPT & error.headers.keys()})
     return answer
 
 
@@ -556,7 +557,7 @@ async def read_json(request: web.Request, model: type[M]) -> M:
         web.HTTPException: as for `read_body`, `from_json` and `checked`.
     """
     if request.content_type != "application/json":
-        raise web.HTTPUnsupportedMediaType(text="the body must have the type application/json")
+        raise web.HTTPUnsupportedMediaType(text="expected JSON and the header Content-Type: application/json")
     return checked(from_json(await read_body(request)), model)
 
 

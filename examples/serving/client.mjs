@@ -68,14 +68,13 @@ export class PolicyClient {
       throw new Error(`${this.#url} can't be reached: ${error.cause?.message ?? error.message}`, { cause: error });
     });
     const text = await answer.text();
-    let found;
+    let found = null;
     try {
       found = JSON.parse(text);
-    } catch {
-      found = { error: text };
-    }
-    if (!answer.ok) throw new ServerRefused(answer.status, found.error);
-    return found;
+    } catch {}
+    if (answer.ok && found !== null) return found;
+    const foreign = "a proxy or a different server answered, not a policy server";
+    throw new ServerRefused(answer.status, found?.error ?? `${answer.statusText}; ${foreign}`);
   }
 }
 

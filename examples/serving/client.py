@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 USUAL_URL = "http://localhost:8480"
+FOREIGN = "a proxy or a different server answered, not a policy server"
 
 
 class ServerRefused(Exception):
@@ -130,10 +131,11 @@ class PolicyClient:
             raise
         try:
             found = json.loads(content)
-        except ValueError:
-            found = {"error": content.decode(errors="replace")}
-        if answer.status >= 400:
-            raise ServerRefused(answer.status, found["error"])
+            refusal = found["error"] if answer.status >= 400 else None
+        except (ValueError, LookupError, TypeError):
+            raise ServerRefused(answer.status, f"{answer.reason}; {FOREIGN}") from None
+        if refusal is not None:
+            raise ServerRefused(answer.status, refusal)
         return found
 
 

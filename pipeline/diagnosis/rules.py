@@ -497,7 +497,7 @@ class RunDiagnosis(HistoryWriter):
         for behavior in self.history.categories():
             self._ask(behavior, ended=True)
         for finding in self.findings.values():
-            log.warning("%s", finding)
+            log.warning("%s", finding, extra={"behavior": finding.behavior, "step": finding.step})
 
     def _ask(self, behavior: str, ended: bool) -> None:
         settings = self._config.known_settings(behavior)
@@ -511,5 +511,5 @@ class RunDiagnosis(HistoryWriter):
         self.findings[behavior] = found
         if (behavior, found.cause) not in self._told:
             self._told.add((behavior, found.cause))
-            log.warning("%s", found)
+            log.warning("%s", found, extra={"behavior": behavior, "step": found.step})
             self._tell(found)

@@ -187,17 +187,16 @@ class BehaviorStarter:
             if step >= settings.max_steps and settings.learns:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
                 text = "%s has reached its max_steps (%d), so it no longer learns. To continue, raise %s.max_steps."
-                log.warning(text, name, settings.max_steps, block)
+                log.warning(text, name, settings.max_steps, block, extra={"behavior": name, "step": step})
         elif not settings.learns:
             shares = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
             lone = f"{settings.brain[0].name} controls it"
             log.info("%s does not learn: %s.", name, lone if len(shares) == 1 else ", ".join(shares))
         elif not plan.playing:
-            log.info("Starting training from step 0 and saving to %s.", shown(plan.folder.behavior(name)))
-        if settings.learns:
-            described = settings.model_dump(mode="json", by_alias=True)
-        else:
-            described = {"brain": ", ".join(brain.name for brain in settings.brain)}
+            path = shown(plan.folder.behavior(name))
+            log.info("Starting training from step 0 and saving to %s.", path, extra={"behavior": name})
+        brains = {"brain": ", ".join(brain.name for brain in settings.brain)}
+        described = settings.model_dump(mode="json", by_alias=True) if settings.learns else brains
         self._reporter.add_behavior(name, settings.max_steps, settings.summary_freq, step, described, settings.learns)
         return state
 

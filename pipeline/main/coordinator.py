@@ -481,7 +481,8 @@ class Coordinator:
                 name = host.plan.name
                 shared = message.level == logging.WARNING and message.logger.startswith(OF_ENVIRONMENTS)
                 if not shared or self._first_to_warn.setdefault(message.text, name) == name:
-                    logging.getLogger(message.logger).log(message.level, "%s", message.text, extra={"host": name})
+                    about = {"host": name, **({"behavior": of} if (of := host.plan.behavior) else {})}
+                    logging.getLogger(message.logger).log(message.level, "%s", message.text, extra=about)
             case control.EpochEnded():
                 self.reporter.record_epoch(message)
             case control.SourceEnded():

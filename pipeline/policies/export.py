@@ -352,7 +352,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     if source.suffix != SUFFIX:
         return last
     write_atomic(target, read_file(source), files=files)
-    log.info("Copied %s to %s.", shown(source), shown(target))
+    log.info("Copied %s to %s.", shown(source), shown(target), extra={"behavior": behavior})
     return replace(last, file_path=str(target))
 
 

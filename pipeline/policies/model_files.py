@@ -310,7 +310,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
             raise RunError(f"{reference}: @{choice} chooses from a run folder, but {path} is a file")
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
-        raise RunError(f"{reference}: there is no file or folder {shown(path)}{_hint(path)}")
+        raise RunError(f"there is no file or folder {shown(path)}{_hint(path)}")
     names, folder_name = behaviors_in(path), path.resolve().name
     run_folder = path if names else path.resolve().parent
     _, leagues = leagues_at(path)

@@ -335,9 +335,8 @@ class LearnerHost(TrainerHost):
         plan, trainer, policy = self.plan, stage.trainer, stage.policy()
         counts = ", ".join(f"{name} {count:,}" for name, count in trainer.parameter_counts().items())
         if counts:
-            self.stages.context(TRAINER).log.info(
-                "%s: number of parameters in each network: %s.", plan.behavior, counts
-            )
+            text = "%s: number of parameters in each network: %s."
+            self.stages.context(TRAINER).log.info(text, plan.behavior, counts)
         self.control.send(
             LearnerReady(
                 plan.behavior,

@@ -92,8 +92,8 @@ class ActBody(BaseModel):
 
     observations: Any = Field(
         json_schema_extra={"type": ["object", "array"]},
-        description="By name, or in the order of the model's observations: each an array with a row per agent, as "
-        "nested lists, or its bytes in the observation's dtype (little-endian, row by row) as base64.",
+        description="An object by the observations' names, or a list in the model's order. Each is an array with a row "
+        "per agent: nested lists, or the base64 encoding of its bytes in the model's dtype (little-endian, row-major).",
     )
     masks: Any = Field(
         None,

@@ -129,8 +129,9 @@ _LINKS = (("docs", "API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics
 
 def _page(title: str, body: list[str]) -> str:
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    lines = ["<!doctype html>", f'<html lang="en"><head>{head}<link rel="stylesheet" href="style.css"></head><body>']
-    return "\n".join([*lines, f"<h1>{escape(title)}</h1>", *body, "</body></html>"])
+    links = '<link rel="icon" href="data:,"><link rel="stylesheet" href="style.css">'  # else browsers ask for an icon
+    top = f'<!doctype html>\n<html lang="en"><head>{head}{links}</head><body>'
+    return "\n".join([top, f"<h1>{escape(title)}</h1>", *body, "</body></html>"])
 
 
 def index_page(protocol: OpenInference, address: str, token: bool) -> str:

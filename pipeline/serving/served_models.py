@@ -170,7 +170,7 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
                 raise RunError(f"{reference} holds several behaviours ({names}), but only one name was given")
             models = [ServedModel(name, reference, file.behavior) for file in files]
         except (RunError, OSError, ValueError) as error:
-            raise CommandError(f"--serve {argument}: {error}") from error
+            raise CommandError(f"--serve {argument}: {str(error).removeprefix(f'{argument}: ')}") from error
         for model in models:
             model.name = model.name or model.newest.spec.name
             if model.name in models_by_name:

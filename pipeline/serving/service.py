@@ -443,6 +443,7 @@ class PolicyService:
     async def end(self) -> None:
         """Refuse new requests, and wait until pending requests are answered."""
         self.ending = True
+        log.info("Stopping: answering the requests in progress.")
         await self._idle.wait()
 
     def find(self, name: str) -> ModelHandler:

@@ -26,6 +26,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.exhibition.film import FilmedGroup, Picture, WatchedGroup, make_shown_group
 from headrace.stages.exhibition.show import Standings
 from headrace.stages.games.drawing import SceneImages
+from headrace.startup_context import shown
 
 Pixels = NDArray[np.uint8]
 """An RGB image [height, width, 3]."""
@@ -266,7 +267,7 @@ class RecordedGroup(WatchedGroup):
         with _writing(file.path):
             file.close()
         if file.path.exists():
-            log.info("Filmed: %s", file.path)
+            log.info("Filmed: %s", shown(file.path))
 
     def _image(self, picture: Picture) -> Pixels:
         if picture.pixels is not None:

@@ -24,20 +24,21 @@ def pasted() -> list[str]:
 def test_four_commands_train_evaluate_and_film_cartpole(tmp_path):
     clone, install, *commands = pasted()
     assert clone.startswith("git clone ")
-    assert ".venv/bin/pip install" in install
+    assert ". .venv/bin/activate && pip install" in install
     assert len(commands) == 2
     (tmp_path / "config").symlink_to(ROOT / "config")
-    binaries = tmp_path / ".venv" / "bin"
-    binaries.mkdir(parents=True)
-    command = binaries / "run-pipeline"
+    command = tmp_path / "bin" / "run-pipeline"
+    command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/bin/run-pipeline" "$@"\n')
     command.chmod(0o755)
-    environment = {**os.environ, "SDL_VIDEODRIVER": "dummy"}
+    path = os.pathsep.join([str(command.parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "SDL_VIDEODRIVER": "dummy"}
     for line in commands:
         done = subprocess.run(line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     score = re.search(r"^CartPole +5 +([\d.]+) ±", done.stdout, flags=re.MULTILINE)
     assert score is not None, done.stdout
+    assert "Filmed: films/first-1.mp4\n" in done.stdout + done.stderr
     assert float(score.group(1)) >= 150, "an untrained one stands for 9 to 20 steps"
     assert sorted(path.name for path in (tmp_path / "films").iterdir()) == [f"first-{n}.mp4" for n in range(1, 6)]
     assert (tmp_path / "results" / "first" / "curves.png").is_file()

@@ -50,7 +50,7 @@ def test_models_answer_until_the_server_is_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none"], "--serve none: none: there is no file or folder none"),
+        (["none"], "--serve none: there is no file or folder none"),
         (["model", "--listen", "here:1"], "--listen=here:1: 'here' is not valid; expected localhost"),
         (["model", "--allow-origin", "game.example"], "--allow-origin game.example: expected scheme://host"),
     ],

@@ -104,7 +104,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "unity exe": (
         "behaviors: {Ball: {trainer_type: ppo}}\n",
         ("--env", "Builds/Game"),
-        ("run-pipeline: ", "no executable at Builds/Game", "set it with --env"),
+        ("run-pipeline: ", "no executable at Builds/Game", "Set it with --env"),
     ),
     "CartPole-v9": (
         "environment: {kind: gymnasium, id: CartPole-v9}\nbehaviors:\n  Pole:\n    trainer_type: ppo\n",

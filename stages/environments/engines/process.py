@@ -189,9 +189,9 @@ def find_executable(path: Path, platform: str = sys.platform) -> Path:
         return Path(command)
     looked = ", ".join(dict.fromkeys(looked_at))
     why = _built_for_another(path, platform) or _is_a_folder(path, platform)
+    base = "" if path.is_absolute() else f" The path is relative to {startup_context().folder}."
     raise GameRefused(
-        f"no executable at {path}: none of {looked} is a file.{why} The path is relative to "
-        f"{startup_context().folder}; set it with --env or env_settings.env_path"
+        f"no executable at {path}: none of {looked} is a file.{why}{base} Set it with --env or env_settings.env_path"
     )
 
 

@@ -56,12 +56,8 @@ def accelerate(update: Update, context: TrainerContext, design: PolicyDesign) ->
     module, _, name = by_device[device].partition(":")
     faster: Any = getattr(import_module(f"headrace.stages.trainer.fast.{module}"), name)
     if device == "cpu":
-        how = "compiled code, NumPy and torch"
-        if compiled.kernels is None:
-            how = (
-                "NumPy and torch. Compiled code is faster, but Headrace builds it only if it finds a C compiler (gcc) "
-                "during installation"
-            )
+        slower = "NumPy and torch. Compiled code is faster, but needs a C compiler (gcc) when Headrace is installed"
+        how = slower if compiled.kernels is None else "compiled code, NumPy and torch"
         log.info("%s: gradients are computed manually, in %s.", context.behavior, how)
         return cast("Update", faster(update))
     log.info("%s: gradient steps are captured as CUDA graphs and replayed.", context.behavior)

@@ -177,6 +177,34 @@ async def test_both_list_the_models_of_a_server_as_programs(tmp_path):
         assert (status, errors.count("\n"), url in errors) == (1, 1, True)  # nobody is there any more
 
 
+FOREIGN = "; a proxy or a different server answered, not a policy server"
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("program", [(sys.executable, "client.py"), (NODE, "client.mjs")])
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (401, "<html>Who are you?</html>", "401: Unauthorized"),
+        (401, '{"message": "Who are you?"}', "401: Unauthorized"),
+        (200, "<html>Welcome</html>", "200: OK"),
+    ],
+)
+async def test_both_report_answers_of_a_proxy_and_of_other_servers(program, status, body, message):
+    async def answer(_):
+        return web.Response(status=status, text=body)
+
+    if program[0] is None:
+        pytest.skip("needs Node")
+    site = Site([web.get("/api/models", answer)], SiteOptions("127.0.0.1:0"))
+    await site.start()
+    try:
+        ended, _, errors = await run(program[0], str(EXAMPLES / program[1]), site.url.rstrip("/"))
+    finally:
+        await site.stop()
+    assert (ended, errors.endswith(f"{message}{FOREIGN}\n"), errors.count("\n")) == (1, True, 1), errors
+
+
 @needs_browser
 @pytest.mark.lengthy
 async def test_the_javascript_client_talks_with_a_server_from_a_page_of_another_origin(tmp_path):

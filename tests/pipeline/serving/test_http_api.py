@@ -131,7 +131,7 @@ async def test_a_session_remembers(tmp_path):
     ("path", "body", "kind", "status", "words"),
     [
         (ACT, b"{", "json", 400, "the body is not JSON"),
-        (ACT, b"\x80", "msgpack", 415, "the body must have the type application/json"),
+        (ACT, b"\x80", "msgpack", 415, "the header Content-Type: application/json"),
         (ACT, b" " * 200_001, "json", 413, ""),
         (ACT, b"[]", "json", 422, "a list is not valid"),
         (ACT, b'{"observations": [[[1, 2]]]}', "json", 422, "expected float32[n, 3]"),
@@ -140,6 +140,8 @@ async def test_a_session_remembers(tmp_path):
         ("/api/models/Bell/act", b"{}", "json", 404, "unknown model 'Bell'; did you mean 'Ball'"),
         ("/api/models/Ball/sessions", b'{"agents": 0}', "json", 422, "agents"),
         ("/api/models/..%2f..%2fsetup.cfg/act", b"{}", "json", 404, "unknown model"),
+        ("/act", b"{}", "json", 404, "Not Found; GET /api/openapi.json lists the paths"),
+        ("/api/models", b"{}", "json", 405, "Method Not Allowed; GET /api/openapi.json lists the paths"),
     ],
 )
 async def test_an_invalid_request_is_refused_without_side_effects(tmp_path, path, body, kind, status, words):
@@ -245,12 +247,14 @@ async def test_half_of_a_pair_of_surrogates_is_refused(tmp_path):
             assert (await post(caller, ACT, plain))[0] == 400
 
 
-async def test_at_its_end_the_server_is_unready_and_answers_requests_in_flight(tmp_path):
+async def test_at_its_end_the_server_is_unready_and_answers_requests_in_flight(tmp_path, caplog):
+    caplog.set_level("INFO", "headrace")
     write_model(tmp_path)
     async with called(tmp_path) as (service, caller):
         under_way = [asyncio.create_task(post(caller, ACT, {"observations": [[ROW]]})) for _ in range(5)]
         await under_way[0]
         await service.end()
+        assert "Stopping: answering the requests in progress." in caplog.text
         statuses = [status for status, _ in await asyncio.gather(*under_way)]
         assert set(statuses) <= {200, 503}
         for health in ("/readyz", "/healthz"):

@@ -45,6 +45,10 @@ def test_references_that_can_not_be_served_are_named(tmp_path):
     path.write_bytes(b"no model")
     with pytest.raises(CommandError, match=f"--serve {path}: "):
         load_models([str(path)])
+    other = path.with_suffix(".onnx")
+    other.write_bytes(b"no model")
+    with pytest.raises(CommandError, match=f"^--serve {other}: is not a model that onnxruntime can run"):
+        load_models([str(other)])
 
 
 def test_a_newer_checkpoint_of_a_run_takes_the_place_of_the_one_before(tmp_path):

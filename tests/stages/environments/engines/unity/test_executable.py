@@ -69,13 +69,17 @@ def test_windows_chooses_the_program_with_the_folder_s_name_or_the_only_one(tmp_
     make(tmp_path, "Godot/Soccer.exe", "Godot/Soccer.console.exe", "Godot/unitycrashhandler32.exe")
     assert find_executable(tmp_path / "Ball", "win32") == tmp_path / "Ball" / "ball.exe"
     assert find_executable(tmp_path / "Godot", "win32") == tmp_path / "Godot" / "Soccer.exe"
-    with pytest.raises(GameRefused, match=r"give one of the programs in it: .*A\.exe, .*B\.exe\. The"):
+    with pytest.raises(GameRefused, match=r"give one of the programs in it: .*A\.exe, .*B\.exe\. Set it"):
         find_executable(tmp_path / "Two", "win32")
 
 
 def test_a_missing_executable_is_refused_with_the_paths_tried(tmp_path):
-    with pytest.raises(GameRefused, match=r"no executable at .*Game: none of .*Game\.x86_64.*--env"):
+    with pytest.raises(GameRefused, match=r"no executable at .*Game: none of .*Game\.x86_64, .* is a file\. Set it"):
         find_executable(tmp_path / "Game", "linux")
+    with pytest.raises(
+        GameRefused, match=r"none of no/Game, .* is a file\. The path is relative to /.*\. Set it with --env"
+    ):
+        find_executable(Path("no/Game"), "linux")
 
 
 def test_a_build_for_another_system_is_named(tmp_path):
@@ -88,10 +92,10 @@ def test_a_build_for_another_system_is_named(tmp_path):
 
 def test_a_folder_is_refused_with_the_program_in_it(tmp_path):
     (tmp_path / "Game").mkdir()
-    with pytest.raises(GameRefused, match=r"no executable .*It is a folder; give the program in it\. The"):
+    with pytest.raises(GameRefused, match=r"no executable .*It is a folder; give the program in it\. Set it"):
         find_executable(tmp_path / "Game", "linux")
     make(tmp_path, "Game/Ball.x86_64")
-    with pytest.raises(GameRefused, match=r"give the program in it: .*Game[/\\]Ball\.x86_64\. The"):
+    with pytest.raises(GameRefused, match=r"give the program in it: .*Game[/\\]Ball\.x86_64\. Set it"):
         find_executable(tmp_path / "Game", "linux")
 
 
