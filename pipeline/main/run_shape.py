@@ -119,6 +119,8 @@ class _ShapeChoice:
         for which in chosen:
             kind = self._kept_hosts(which, "kind") or ("process" if self._cores > 1 else "inline")
             config = with_hosts(config, which, kind=kind)
+        if config.checkpoint_settings.inference:  # nothing learns
+            chosen = [which for which in chosen if which != "learners"]
         kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
         if kinds:
             where = "in the main process" if kinds == {"inline"} else "in separate processes"

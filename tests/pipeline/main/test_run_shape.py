@@ -56,6 +56,11 @@ def test_hosts_are_processes_if_there_is_a_second_core(cores, kind):
     assert "\n" not in said
 
 
+def test_the_line_names_no_learners_if_nothing_learns():
+    _, said = Machine(2).choose(num_envs=1, checkpoint_settings={"inference": True})
+    assert "actors in separate processes" in said
+
+
 def test_configured_hosts_are_kept_without_a_log_line():
     machine = Machine(1, each_s=1.0)
     pinned = {"actors": {"kind": "process", "replicas": 2}, "learners": {"kind": "process"}}
