@@ -76,7 +76,8 @@ async def in_thread(name: str, call: Callable[..., T], *arguments: Any, hurry: a
 class Disks:
     """How long file calls wait for their disks. Use an instance with `used`.
 
-    After a call has failed, all later calls with the same instance fail at once until the first one returns.
+    After a call has failed, all later calls with the same instance fail at once until the first one returns; if `apart`
+    is True, only later calls for the same file.
     """
 
     limit_s: float = math.inf
@@ -88,13 +89,13 @@ class Disks:
     """Seconds without an answer after which a warning names the file."""
     checked_s: float = 0.5
     """Seconds between checks of a slow call."""
+    apart: bool = False
     failed: dict[Future[Any], str] = field(default_factory=dict, init=False)
     """The failed calls that have not returned yet, with their files' names."""
 
-    @property
-    def unanswered(self) -> str:
-        """Name of a file whose call has failed and still hangs; empty if none does."""
-        return next(iter([*self.failed.values()]), "")
+    def unanswered(self, file: object = "") -> str:
+        """Return the name of a file that still hangs and makes calls for `file` fail; empty if there is none."""
+        return next((name for name in [*self.failed.values()] if not self.apart or name == str(file)), "")
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -128,8 +129,8 @@ def answered(file: object, call: Callable[..., T], *arguments: Any) -> T:
         OSError: if the disk does not answer in time.
     """
     disks = current_disks()
-    if disks.unanswered:
-        raise OSError(f"the disk still has not answered for {disks.unanswered}")
+    if hanging := disks.unanswered(file):
+        raise OSError(f"the disk still has not answered for {hanging}")
     future, _ = start_in_thread(_FILE_CALL, call, *arguments)
     begun_s, named = time.monotonic(), False
     while not wait([future], disks.checked_s).done:
@@ -137,7 +138,7 @@ def answered(file: object, call: Callable[..., T], *arguments: Any) -> T:
         if not named and waited_s >= min(disks.named_s, disks.limit_s):
             named = True
             disks.tell(f"[WARNING] {file} has not been read or written for {waited_s:.0f} s; the disk may hang.")
-        if waited_s >= disks.limit_s or disks.unanswered:
+        if waited_s >= disks.limit_s or disks.unanswered(file):
             disks.failed[future] = str(file)
             future.add_done_callback(lambda done: disks.failed.pop(done, None))
             raise OSError(f"the disk has not answered for {waited_s:.0f} s: {file}")

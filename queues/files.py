@@ -165,11 +165,11 @@ class FileOperations:
 
     def remove_tree(self, folder: Path) -> None:
         """Remove a folder, if it exists, with everything in it. Links are removed, not followed."""
-        if not folder.is_dir():
+        if not answered(folder, folder.is_dir):
             return
         for name in self.listdir(folder):
             inner = folder / name
-            if inner.is_dir() and not inner.is_symlink():
+            if answered(inner, lambda inner=inner: inner.is_dir() and not inner.is_symlink()):
                 self.remove_tree(inner)
             else:
                 self.remove(inner)
@@ -253,6 +253,11 @@ def read_file(path: Path) -> bytes:
     return once_released(lambda: answered(path, path.read_bytes))
 
 
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder that match a pattern, sorted; none if there is no such folder."""
+    return answered(folder, lambda: sorted(folder.glob(pattern)))
+
+
 def write_atomic(path: Path, content: Content, *, files: FileOperations = REAL) -> None:
     """Write the file `path` so that a crash at any moment leaves either the complete old content or the new.
 
@@ -298,7 +303,7 @@ def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> None:
 def free_name(path: Path) -> Path:
     """Return `path` or, if it exists, the first of `path-2`, `path-3`, … that does not."""
     taken, number = path, 1
-    while taken.exists():
+    while answered(taken, taken.exists):
         number += 1
         taken = path.with_name(f"{path.name}-{number}")
     return taken

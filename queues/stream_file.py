@@ -44,7 +44,7 @@ from headrace.queues.columns import (
 )
 from headrace.queues.disks import answered
 from headrace.queues.errors import ShapeError, SpecError, StreamError
-from headrace.queues.files import REAL, File
+from headrace.queues.files import REAL, File, matching
 from headrace.queues.messages import Array, Message, StepBatch, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
 
@@ -427,7 +427,7 @@ def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -
     """
     stem = file_name("-".join(re.sub(r"[^\w.]+", "_", part) for part in (behavior, edge)))
     numbered = re.compile(re.escape(stem) + r"-(\d+)\.stream")
-    matches = [numbered.fullmatch(path.name) for path in Path(folder).glob("*.stream")]
+    matches = [numbered.fullmatch(path.name) for path in matching(Path(folder), "*.stream")]
     last = max((int(match[1]) for match in matches if match), default=0)
     return Path(folder) / f"{stem}-{last + 1:04d}.stream"
 

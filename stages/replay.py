@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headrace.queues.disks import answered
 from headrace.queues.errors import SpecError, StreamError
 from headrace.queues.messages import Message, PolicyUpdate, StepBatch, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_team
@@ -91,8 +92,10 @@ class GuardedRecorder:
         if recorder is None:
             return
         self._write(lambda recorder: recorder.writer.close())
-        if not recorder.writer.path.exists():
-            log.warning("%s was deleted while the run was writing it; the recording is lost.", recorder.writer.path)
+        path = recorder.writer.path
+        with suppress(OSError):
+            if not answered(path, path.exists):
+                log.warning("%s was deleted while the run was writing it; the recording is lost.", path)
 
     def _write(self, write: Callable[[Recorder], None]) -> None:
         if self._recorder is None:

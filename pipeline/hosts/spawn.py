@@ -48,7 +48,7 @@ _SILENT_ON_WINDOWS = (
 )
 
 
-UNKILLABLE_S = 5.0
+UNKILLABLE_S = 2.0
 """Seconds after which a killed child counts as ended, even if the system still keeps it."""
 
 

@@ -249,7 +249,7 @@ class BehaviorState:
 
     def add_export(self, entry: ExportEntry) -> None:
         """Add an exported policy; a resumed run's first export may replace a file from the same step."""
-        others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
+        others = [e for e in self.exports if e.file_path != entry.file_path]
         self.exports, self.not_exported = [*others, entry], ""
 
     def start_at(self, step: int) -> None:

@@ -265,11 +265,13 @@ class Checkpointing:
 
     def write_status(self, final: bool) -> None:
         """Write `training_status.json`."""
-        behaviors = dict(self._before) | {
-            name: BehaviorStatus(tuple(state.exports), self._last(name, state) if final else None, state.elo)
-            for name, state in self._behaviors.items()
-        }
+        last = {name: self._last(name, state) if final else None for name, state in self._behaviors.items()}
         with self._files.writing(self._folder.training_status, "its list of exported policies is out of date"):
+            behaviors = dict(self._before)
+            for name, state in self._behaviors.items():
+                kept = (e for e in state.exports[:-1] if answered(e.file_path, Path(e.file_path).exists))
+                state.exports = [*kept, *state.exports[-1:]]
+                behaviors[name] = BehaviorStatus(tuple(state.exports), last[name], state.elo)
             lessons = self._run.parts.merged(lambda part: part.lessons())
             self._folder.write_training_status(TrainingStatus(behaviors, lessons))
 

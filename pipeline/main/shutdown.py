@@ -227,11 +227,13 @@ class Shutdown:
         """Kill hosts that end too slowly: first only sources, and later all hosts."""
         now_s = asyncio.get_running_loop().time()
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
-        if signs != self._signs:
-            self._signs, self._moved_s = signs, now_s
-        waited_s = self._grace_s if current_disks().unanswered else 0.0  # main has waited for the disk
-        silent_s = now_s - self._moved_s + waited_s
-        if not self._checkpointing.busy:
+        if self._signs not in (None, signs):
+            self._moved_s = now_s
+        self._signs = signs
+        silent_s = now_s - self._moved_s
+        if current_disks().unanswered():  # main has waited for half of the grace time, and can't commit a checkpoint
+            self._running.kill(self._running.unended, now_s - self._begun_s)
+        elif not self._checkpointing.busy:
             if now_s - self._begun_s > self._sources_s:
                 self._running.kill(self._owing, self._sources_s)
             if silent_s > (self._sources_s if self.failure is not None else self._grace_s):
@@ -239,7 +241,7 @@ class Shutdown:
         elif not self._without_barriers:
             if silent_s > self._sources_s or now_s - self._begun_s > self._grace_s:
                 self._leave_barriers()
-        elif silent_s > self._grace_s:
+        elif silent_s > self._grace_s * (1 - SOURCES_SHARE):  # the sources have had the rest
             self._running.kill(self._running.unended, silent_s)
 
     def _leave_barriers(self) -> None:
@@ -250,6 +252,9 @@ class Shutdown:
         if left:
             text = "%s did not stop within %.0f s: saving the last checkpoint without it."
             log.warning(text, left, self._sources_s)
+        else:  # if the log's disk hangs, main notices that, too
+            running = ", ".join(sorted(self._running.unended))
+            log.info("Waiting for the last checkpoint. Still running: %s.", running)
         self._checkpointing.save_now()
 
     def _release_learners(self) -> None:

@@ -27,6 +27,8 @@ from headrace.pipeline.reporting.statistics import PIPELINE
 from headrace.pipeline.reporting.time_shares import bottleneck_of_runs
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import CONFIGURATION
+from headrace.queues.disks import answered
+from headrace.queues.files import matching, read_file
 from headrace.stages.ghost.league_chart import chart_of
 from headrace.startup_context import shortened
 
@@ -159,9 +161,9 @@ class RunInFolder:
     def leagues(self) -> list[dict[str, Any]]:
         """Return the leagues stored in the run's folder; skip damaged files."""
         leagues = []
-        for path in sorted(self._folder.glob("*/league.json")):
+        for path in matching(self._folder, "*/league.json"):
             try:
-                leagues.append(league_for_page(parse_json(path.read_bytes())))
+                leagues.append(league_for_page(parse_json(read_file(path))))
             except (OSError, ValueError, LookupError, TypeError):
                 continue
         return leagues
@@ -169,7 +171,7 @@ class RunInFolder:
     def configuration(self) -> str:
         """Return the run's `configuration.yaml`."""
         try:
-            return (self._folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace")
+            return read_file(self._folder / CONFIGURATION).decode(errors="replace")
         except OSError as error:
             return f"# {error}"
 
@@ -178,7 +180,7 @@ class RunInFolder:
         return []
 
     def _read(self) -> History:
-        signature = [(path, path.stat().st_size) for path in event_files(self._folder)]
+        signature = [(path, answered(path, path.stat).st_size) for path in event_files(self._folder)]
         if signature != self._signature:
             self._history, self._signature = History(), signature
             read_events(self._folder, self._behaviors(), self._history)

@@ -28,9 +28,10 @@ from headrace.pipeline.policies.inference import lone_brain, policy_maker
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.checkpoint import checksum_of
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.disks import answered
 from headrace.queues.ends import Receiver, Sender
 from headrace.queues.errors import QueueClosed
-from headrace.queues.files import write_atomic
+from headrace.queues.files import matching, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
@@ -128,7 +129,7 @@ class EvaluationHost(Host):
         An earlier host may have died between a policy and the files derived from it.
         """
         best = {}
-        for path in sorted(self.plan.folder.glob("*/*-best.pt")):
+        for path in matching(self.plan.folder, "*/*-best.pt"):
             try:
                 name, mean, why = standing_score(path, self.config, self.plan.environment_checksum)
                 self._complete(path)
@@ -172,9 +173,9 @@ class EvaluationHost(Host):
 
     def _complete(self, path: Path) -> None:
         """Write the files that are derived from a best policy, unless they are those of this policy."""
-        score = read_score(path)
+        score, onnx = read_score(path), path.with_suffix(".onnx")
         with suppress(OSError, ValueError):
-            if json.loads(path.with_suffix(".json").read_bytes()) == score and path.with_suffix(".onnx").is_file():
+            if json.loads(read_file(path.with_suffix(".json"))) == score and answered(onnx, onnx.is_file):
                 return
         export = read_export(path, self.config.source_folder)
         self._derive(path, export.design, export.update, score)
@@ -195,7 +196,7 @@ class EvaluationHost(Host):
         """Return the policy that plays a behaviour's opponents in all its evaluations; None if there is none."""
         folder = behavior_folder(self.plan.folder, behavior)
         path = folder / f"{folder.name}-opponent.pt"
-        if not path.is_file():
+        if not answered(path, path.is_file):
             return None
         try:
             return read_export(path).update

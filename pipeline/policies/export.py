@@ -32,7 +32,8 @@ from headrace.pipeline.policies.tensor_file import UNREADABLE, check_undamaged, 
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import ExportEntry
 from headrace.queues.archive import open_archive
-from headrace.queues.files import REAL, FileOperations, read_file, write_atomic
+from headrace.queues.disks import answered
+from headrace.queues.files import REAL, FileOperations, matching, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, error_summary
@@ -158,10 +159,8 @@ def read_score(path: Path) -> dict[str, Any]:
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
     """Return a behaviour's exports that have a step in their file names, oldest first."""
     name = file_name(behavior)
-    exports = [
-        path for path in folder.glob(f"{glob.escape(name)}-*{suffix}") if path.stem.removeprefix(f"{name}-").isdecimal()
-    ]
-    return sorted(exports, key=step_in_name)
+    exports = matching(folder, f"{glob.escape(name)}-*{suffix}")
+    return sorted((path for path in exports if path.stem.removeprefix(f"{name}-").isdecimal()), key=step_in_name)
 
 
 def step_in_name(path: Path) -> int:
@@ -175,7 +174,7 @@ def is_export(path: Path) -> bool:
 
     ML-Agents' `.pt` files have the same names but different content.
     """
-    return not path.is_file() or mentions(path, b"network_settings")
+    return not answered(path, path.is_file) or mentions(path, b"network_settings")
 
 
 def read_export(path: Path, folder: Path | None = None) -> Export:

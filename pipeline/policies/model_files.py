@@ -34,6 +34,8 @@ from headrace.pipeline.reporting.league_files import REPORT
 from headrace.pipeline.run_folder.carrying import describe_archive
 from headrace.pipeline.run_folder.folder import read_configuration
 from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder
+from headrace.queues.disks import answered
+from headrace.queues.files import matching, read_file
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError, describe_error, error_summary
@@ -142,7 +144,7 @@ def read_model(
         RunError: if the file can't be read, or the policy does not fit the environment.
     """
     path = file.path
-    if path.exists() and not path.is_file():  # opening a named pipe could block forever
+    if answered(path, path.exists) and not answered(path, path.is_file):  # opening a named pipe could block forever
         raise RunError(f"{path} is not a regular file")
     try:
         if path.suffix == MEMBER:
@@ -228,15 +230,17 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
     folder = behavior_folder(run_folder, behavior)
     newest, last = folder / NEWEST, run_folder / f"{folder.name}{SUFFIX}"
     exports, models = exports_by_step(folder, behavior), exports_by_step(folder, behavior, SUFFIX)
-    policies = (path for path in reversed(exports) if is_export(path) or not (models or last.is_file()))
-    policy = next(policies, None)  # older files need not be read
+    found = (
+        path for path in reversed(exports) if is_export(path) or not (bool(models) or answered(last, last.is_file))
+    )
+    policy = next(found, None)  # older files need not be read
     if policy is not None and (not models or step_in_name(policy) >= step_in_name(models[-1])):
         return policy
     if models:
         return models[-1]
-    if newest.is_file() and (is_export(newest) or not last.is_file()):
+    if answered(newest, newest.is_file) and (is_export(newest) or not answered(last, last.is_file)):
         return newest
-    if last.is_file():
+    if answered(last, last.is_file):
         return last
     old = last.with_suffix(".nn")
     hint = f" ({old.name} is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read)"
@@ -249,14 +253,11 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
 
 def behaviors_in(run_folder: Path) -> list[str]:
     """Return the names of the folders of all behaviours that have policies in a run's folder."""
-    folders = {
-        inner.name
-        for inner in run_folder.iterdir()
-        if inner.is_dir() and inner.name not in FOLDERS and _holds_policies(inner, inner.name)
-    }
-    if _holds_policies(run_folder, run_folder.resolve().name):  # `run_folder` is one behaviour's folder
-        return []
-    return sorted(folders | {path.stem for path in run_folder.glob(f"*{SUFFIX}")})
+    if _holds_policies(run_folder, answered(run_folder, run_folder.resolve).name):
+        return []  # `run_folder` is one behaviour's folder
+    inner = [path for path in matching(run_folder, "*/") if path.name not in FOLDERS]
+    folders = {path.name for path in inner if _holds_policies(path, path.name)}
+    return sorted(folders | {path.stem for path in matching(run_folder, f"*{SUFFIX}")})
 
 
 def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the environment now has") -> None:
@@ -302,17 +303,17 @@ def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | N
 def _candidates(reference: str, folder: Path | None, wanted: str | None = None) -> list[tuple[str, Callable[[], Path]]]:
     """Return a reference's behaviours, each with a function that finds its file. A league contributes one learner."""
     path, choice = _split(reference, folder)
-    if path.is_file():
+    if answered(path, path.is_file):
         if path.suffix not in _NAMED:
             what = f"; {archive}" if (archive := describe_archive(path)) else ""
             raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{what}")
         if choice:
             raise RunError(f"{reference}: @{choice} chooses from a run folder, but {path} is a file")
         return [(_behavior_of(path), lambda: path)]
-    if not path.is_dir():
+    if not answered(path, path.is_dir):
         raise RunError(f"there is no file or folder {shown(path)}{_hint(path)}")
-    names, folder_name = behaviors_in(path), path.resolve().name
-    run_folder = path if names else path.resolve().parent
+    names, resolved = behaviors_in(path), answered(path, path.resolve)
+    run_folder, folder_name = path if names else resolved.parent, resolved.name
     _, leagues = leagues_at(path)
     if not names and folder_name in leagues:
         names = leagues[folder_name]
@@ -338,7 +339,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     """Return a reference's path (relative to the YAML if the file exists there) and the choice after `@`."""
     whole = beside(reference, folder)
-    if whole.exists() or "@" not in reference:
+    if answered(whole, whole.exists) or "@" not in reference:
         return whole, ""
     path, _, choice = reference.rpartition("@")
     if choice not in (BEST, LAST) and not choice.isdecimal() and member_number(choice) is None:
@@ -352,7 +353,7 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
 def beside(path: str, folder: Path | None) -> Path:
     """Return an absolute path; a relative path is looked up first in the YAML's folder, if there is one."""
     candidate = None if folder is None else folder / path
-    return candidate if candidate is not None and candidate.exists() else absolute(path)
+    return candidate if candidate is not None and answered(candidate, candidate.exists) else absolute(path)
 
 
 def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
@@ -362,7 +363,8 @@ def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
     if (number := member_number(choice)) is not None:
         return member_file(run_folder, folder.name, number)
     name = folder.name
-    files = [path for suffix in _SUFFIXES if (path := folder / f"{name}-{choice}{suffix}").is_file()]
+    paths = [folder / f"{name}-{choice}{suffix}" for suffix in _SUFFIXES]
+    files = [path for path in paths if answered(path, path.is_file)]
     if files:
         return files[0]
     available = sorted({step_in_name(path) for path in _exports(folder, behavior)})
@@ -372,7 +374,7 @@ def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
 
 
 def _holds_policies(folder: Path, behavior: str) -> bool:
-    return (folder / NEWEST).is_file() or any(_exports(folder, behavior))
+    return answered(folder, (folder / NEWEST).is_file) or any(_exports(folder, behavior))
 
 
 def _exports(folder: Path, behavior: str) -> Sequence[Path]:
@@ -381,7 +383,7 @@ def _exports(folder: Path, behavior: str) -> Sequence[Path]:
 
 def _behavior_of(path: Path) -> str:
     """Return the behaviour's name according to a path: `Ball` for `Ball/Ball-500.onnx`, else the file's stem."""
-    parent = path.resolve().parent.name
+    parent = answered(path, path.resolve).parent.name
     return parent if path.name == NEWEST or path.stem.startswith(f"{parent}-") else path.stem
 
 
@@ -403,7 +405,7 @@ _MEMBER = re.compile(r"member-(\d+)")
 def learners_in(run_folder: Path) -> dict[str, list[str]]:
     """Return the names of each league's learners, keyed by behaviour; the first learner is the main one."""
     leagues: dict[str, list[str]] = {}
-    if any(run_folder.glob(f"*/{FOLDER}")):
+    if matching(run_folder, f"*/{FOLDER}"):
         behaviors = read_configuration(run_folder).get("behaviors")
         for name, settings in behaviors.items() if isinstance(behaviors, Mapping) else ():
             league = settings.get("league") if isinstance(settings, Mapping) else None
@@ -420,7 +422,7 @@ def leagues_at(path: Path) -> tuple[Path, dict[str, list[str]]]:
     """
     if leagues := learners_in(path):
         return path, leagues
-    run_folder, name = path.resolve().parent, path.resolve().name
+    run_folder, name = (resolved := answered(path, path.resolve)).parent, resolved.name
     return run_folder, {of: learners for of, learners in learners_in(run_folder).items() if of == name}
 
 
@@ -505,7 +507,7 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
     folder = pool_folder(run_folder)
     report, members = folder.parent / REPORT, members_in(folder)
     try:
-        mixture = ((int(number), float(share)) for number, share in parse_json(report.read_bytes())["mixture"])
+        mixture = ((int(number), float(share)) for number, share in parse_json(read_file(report))["mixture"])
         shares = {
             number: share
             for number, share in mixture

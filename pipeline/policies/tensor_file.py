@@ -18,6 +18,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from headrace.queues.archive import NOT_AN_ARCHIVE, ArchiveError, open_archive
+from headrace.queues.disks import answered
 from headrace.queues.messages import Array
 
 MAX_PICKLE_BYTES = 1 << 20
@@ -54,7 +55,7 @@ def read_tensors(path: Path) -> Any:
         ValueError: if the file is damaged, is not a `.pt` file, or holds anything but tensors and plain values.
     """
     with _opened(path) as archive:
-        return _built(archive, path.stat().st_size)
+        return _built(archive, answered(path, path.stat).st_size)
 
 
 def check_undamaged(path: Path) -> None:
@@ -93,7 +94,7 @@ def _opened(path: Path) -> Iterator[ZipFile]:
         reason = str(error) if str(error).startswith("is damaged") else f"is not an exported policy: {error}"
         raise ValueError(f"{path} {reason}") from error
     except UNREADABLE as error:
-        reason = "it is damaged, or not a PyTorch file" if path.stat().st_size else "it is empty"
+        reason = "it is damaged, or not a PyTorch file" if answered(path, path.stat).st_size else "it is empty"
         raise ValueError(f"{path} is not an exported policy: {reason}") from error
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.files import REAL, FileGuard, append, free_name, read_file, write_atomic
+from headrace.queues.disks import answered
+from headrace.queues.files import REAL, FileGuard, append, free_name, matching, read_file, write_atomic
 
 FILE = "statistics.csv"
 _FIRST = ("step", "time")
@@ -41,7 +42,7 @@ class CsvWriter(StatisticsWriter):
         self._wall_clock = wall_clock
         self._columns: dict[str, list[str]] = {}
         if not resume:
-            for old in run_folder.glob(f"*/{FILE}"):
+            for old in matching(run_folder, f"*/{FILE}"):
                 REAL.remove(old)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
@@ -53,9 +54,10 @@ class CsvWriter(StatisticsWriter):
             self._cut(category, step - 1)
         written = self._columns.get(category, [])
         new = [name for name in row if name not in written]
-        if new or not path.is_file():
+        there = answered(path, path.is_file)
+        if new or not there:
             columns = list(dict.fromkeys([*_FIRST, *written, *row]))
-            rows = [*(_rows(path) if written and path.is_file() else ()), row]
+            rows = [*(_rows(path) if written and there else ()), row]
             REAL.make_folder(path.parent)
             write_atomic(path, _table(columns, rows, header=True))
             self._columns[category] = columns
@@ -71,7 +73,7 @@ class CsvWriter(StatisticsWriter):
 
     def _cut(self, category: str, step: int) -> None:
         path = self._path(category)
-        if not path.is_file():
+        if not answered(path, path.is_file):
             return
         rows = [row for row in _rows(path) if int(row["step"]) <= step]
         columns = list(dict.fromkeys([*_FIRST, *(name for row in rows for name in row)]))
@@ -133,7 +135,7 @@ class EpisodeTable:
         with self._guard.writing(f"{self._behavior}'s {MONITOR_FILE}", "its episodes are lost"):
             path = behavior_folder(self._run_folder(), self._behavior) / MONITOR_FILE
             first = count - len(returns) + 1
-            if self._began is None or not path.is_file():
+            if self._began is None or not answered(path, path.is_file):
                 self._began = self._begin(path, first)
             at = round(self._wall_clock() - self._began, 6)
             rows = zip(returns, lengths, range(first, count + 1), strict=True)
@@ -143,7 +145,7 @@ class EpisodeTable:
     def _begin(self, path: Path, first: int) -> float:
         """Start the table, keep any existing rows before episode `first`, and return the table's start time."""
         began, rows = self._made, list[str]()
-        if first > 1 and path.is_file():
+        if first > 1 and answered(path, path.is_file):
             try:
                 began, rows = _read(path, first)
             except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from headrace.config.paths import name_of_file
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.files import File, matching
 
 MOST_POINTS = 1024
 """Maximum number of points per curve; a curve that reaches the maximum is thinned to half as many points."""
@@ -268,7 +270,7 @@ def read_events(run_folder: Path, behaviors: Iterable[str], history: History) ->
 
 def event_files(run_folder: Path) -> list[Path]:
     """Return a run's event files, or another library's, which has no subfolders; the first process's files first."""
-    found = [*run_folder.glob("events.out.tfevents.*"), *run_folder.glob("*/events.out.tfevents.*")]
+    found = [*matching(run_folder, "events.out.tfevents.*"), *matching(run_folder, "*/events.out.tfevents.*")]
     return sorted(found, key=lambda path: path.name)
 
 
@@ -277,7 +279,7 @@ def _events(path: Path) -> Iterator[Any]:
     from tensorboard.compat.proto import event_pb2
 
     try:
-        with path.open("rb") as file:
+        with io.BufferedReader(File(path), 1 << 20) as file:
             while len(head := file.read(_HEAD)) == _HEAD:
                 (length,) = _LENGTH.unpack_from(head)
                 if length > _MOST_BYTES:

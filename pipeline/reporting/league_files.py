@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.config.plain_data import parse_json
 from headrace.pipeline.run_folder.names import behavior_folder
-from headrace.queues.files import REAL, write_atomic
+from headrace.queues.files import REAL, matching, read_file, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,9 @@ def draw_leagues(run_folder: Path) -> list[Path]:
         ValueError: if a report can't be read.
     """
     drawn = []
-    for path in sorted(run_folder.glob(f"*/{REPORT}")):
+    for path in matching(run_folder, f"*/{REPORT}"):
         try:
-            drawn += _draw(parse_json(path.read_bytes()), path.parent)
+            drawn += _draw(parse_json(read_file(path)), path.parent)
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{path} is not the report of a league: {error!r}") from error
     return drawn

@@ -25,7 +25,7 @@ from headrace.pipeline.reporting.history import MARKS
 from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Summary
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.disks import answered
-from headrace.queues.files import REAL, FileGuard, append, write_atomic
+from headrace.queues.files import REAL, FileGuard, append, matching, write_atomic
 from headrace.stages.errors import LoadError, blaming, describe_error, is_failure
 from headrace.stages.loading import check_arguments, construct, find_class
 
@@ -55,7 +55,7 @@ class TensorboardWriter:
         self._resume = resume
         self._files: dict[str, _EventFile] = {}
         if not resume:
-            for old in run_folder.glob("*/events.out.tfevents.*"):
+            for old in matching(run_folder, "*/events.out.tfevents.*"):
                 with contextlib.suppress(OSError):  # if a file can't be deleted, the curves of two runs mix
                     REAL.remove(old)
 

@@ -29,7 +29,7 @@ import numpy as np
 from headrace.config.paths import portable
 from headrace.pipeline.control import PartSaved
 from headrace.queues.codec import pack, unpack
-from headrace.queues.files import REAL, FileOperations, is_held, read_file, write_atomic
+from headrace.queues.files import REAL, FileOperations, is_held, matching, read_file, write_atomic
 from headrace.stages.errors import StageError, type_of
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ def numbered_folders(checkpoints: Path) -> list[int]:
 
 def holds_checkpoint(checkpoints: Path) -> bool:
     """Return True if a folder contains any checkpoint, even a damaged or unfinished one."""
-    return any(checkpoints.glob(f"*{_UNFINISHED}")) or bool(numbered_folders(checkpoints))
+    return bool(matching(checkpoints, f"*{_UNFINISHED}")) or bool(numbered_folders(checkpoints))
 
 
 def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int = -1) -> None:
@@ -223,7 +223,7 @@ def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int 
         OSError: if a file can't be removed.
     """
     kept = unfinished_folder(checkpoints, but)
-    for folder in sorted(checkpoints.glob(f"*{_UNFINISHED}")):
+    for folder in matching(checkpoints, f"*{_UNFINISHED}"):
         if folder != kept:
             files.remove_tree(folder)
 
@@ -457,10 +457,9 @@ class CheckpointAssembler:
         assert pending is not None, "a checkpoint is in progress"
         carried = {part.name: part for part in parts if part.name not in pending.parts}
         old, new = checkpoint_folder(self._folder, self.newest), unfinished_folder(self._folder, pending.number)
-        beside = {path.name for path in old.iterdir() if path.suffix != PART_SUFFIX and path.name != MANIFEST}
-        for file in sorted(beside | {part.file for part in carried.values()}):
-            if not (new / file).exists():
-                self._files.link(old / file, new / file)
+        beside = {name for name in self._files.listdir(old) if not name.endswith(PART_SUFFIX) and name != MANIFEST}
+        for file in sorted((beside | {part.file for part in carried.values()}).difference(self._files.listdir(new))):
+            self._files.link(old / file, new / file)
         pending.parts |= carried
 
     def commit(self, steps: Mapping[str, int], progress: Mapping[str, Any]) -> int:

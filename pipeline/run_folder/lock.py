@@ -51,7 +51,7 @@ class HeldFolder:
     def move(self, path: Path) -> None:
         """Use a different folder from now on."""
         self.path = path
-        self._lock = _identity(path)
+        self._lock = answered(path, _identity, path)
 
     def lost(self) -> str:
         """Return why this process must not write here; empty if it may, or if the folder can't be examined."""

@@ -17,7 +17,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.run_folder.carrying import LISTING, carry, unpack
 from headrace.pipeline.run_folder.checkpoint import numbered_folders
 from headrace.pipeline.run_folder.folder import RunFolder
-from headrace.queues.disks import start_in_thread
+from headrace.queues.disks import current_disks, start_in_thread
 from headrace.queues.files import REAL
 from headrace.stages.errors import error_summary
 from headrace.startup_context import absolute
@@ -104,10 +104,11 @@ class CheckpointCopier:
             self._copying, _ = start_in_thread("copy of a checkpoint", self._copy)
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is copied, for `grace_s` at most; the daemon thread then ends with main."""
+        """Wait until the last checkpoint is copied, for `grace_s` at most, or not at all if the run's disk hangs."""
         if self._copying is None:
             return
         settings, limit_s = self._config.checkpoint_settings, self._config.pipeline.supervision.grace_s
+        limit_s = 0.0 if current_disks().unanswered() else limit_s
         log.info("Copying the last checkpoint to %s.", settings.copy_to)
         self._warned = False
         wait([self._copying], limit_s / 2)

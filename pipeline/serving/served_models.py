@@ -107,10 +107,10 @@ class ServedModel:
         """
         signature: Signature | None = None
         try:
-            file, signature = answered(self._reference, self._find)
+            file, signature = self._find()
             if signature in (self.newest.signature, self._refused):
                 return
-            loaded = answered(file.path, _load, file, signature, self.newest.version + 1)
+            loaded = _load(file, signature, self.newest.version + 1)
             check_spec(loaded.spec, self.newest.spec, "clients expect")
             theirs, ours = loaded.policy.memory_size, self.newest.policy.memory_size
             if theirs != ours:
@@ -129,7 +129,7 @@ class ServedModel:
 
     def _find(self) -> tuple[ModelFile, Signature]:
         file = find_model(self._reference, self._behavior)
-        state = file.path.stat()
+        state = answered(file.path, file.path.stat)
         return file, (str(file.path), state.st_ino, state.st_mtime_ns, state.st_size)
 
     def plain(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
 
 
 async def _keep_fresh(model: ServedModel, period_s: float) -> None:
-    with Disks(UNANSWERED_S, complain).used():  # its own, so that a disk that hangs concerns no other model
+    with Disks(UNANSWERED_S, complain, apart=True).used():
         while True:
             await asyncio.sleep(period_s)
             try:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from headrace.queues.disks import answered
 from headrace.queues.files import REAL, File, write_atomic
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.factory import EnvironmentRequest
@@ -266,8 +267,8 @@ class RecordedGroup(WatchedGroup):
             return
         with _writing(file.path):
             file.close()
-        if file.path.exists():
-            log.info("Filmed: %s", shown(file.path))
+            if answered(file.path, file.path.exists):
+                log.info("Filmed: %s", shown(file.path))
 
     def _image(self, picture: Picture) -> Pixels:
         if picture.pixels is not None:

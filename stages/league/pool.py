@@ -16,7 +16,8 @@ import numpy as np
 
 from headrace.config.brains import MemberSettings
 from headrace.config.plain_data import parse_json
-from headrace.queues.files import ON_LOOP, PAUSES_S, REAL, read_file, write_atomic
+from headrace.queues.disks import answered
+from headrace.queues.files import ON_LOOP, PAUSES_S, REAL, matching, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 from headrace.stages.plain_state import policy_from_state
@@ -114,7 +115,7 @@ class Pool:
         member = Member(number, learner, parent, update.step, update.version, digest, path.name, behavior=behavior)
         REAL.make_folder(self.folder)
         self._remove([name for name in self._files() if name.startswith(prefix) and name != member.path])
-        if path.exists():
+        if answered(path, path.exists):
             read_member(self.folder, member)  # from a run that was killed here; raises if it differs
         else:
             write_atomic(path, packed(replace(update, snapshot=number)))
@@ -136,7 +137,7 @@ class Pool:
         members = {(member.name, member.use): member for member in self._members if member.use}
         for brain in brains:
             file, before = Path(brain.use), members.get((brain.name, brain.use))
-            digest = hashlib.sha256(read_file(file)).hexdigest() if file.is_file() else ""
+            digest = hashlib.sha256(read_file(file)).hexdigest() if answered(file, file.is_file) else ""
             if before is None:
                 about = brain.use, brain.name, behaviors.get(brain.name, "")
                 member = Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about)
@@ -161,7 +162,7 @@ class Pool:
         """
         members = [Member(**plain) for plain in state]
         self._members = members
-        if self.folder.exists():
+        if answered(self.folder, self.folder.exists):
             kept = {member.path for member in members if not member.use}
             self._write_index(members)
             self._remove([name for name in self._files() if name not in kept])
@@ -171,8 +172,8 @@ class Pool:
         write_atomic(self.folder / INDEX, json.dumps(content, indent=1).encode())
 
     def _files(self) -> list[str]:
-        endings = (SUFFIX, ".partial")
-        return [name for name in REAL.listdir(self.folder) if name.endswith(endings) and (self.folder / name).is_file()]
+        paths = matching(self.folder, "*")
+        return [path.name for path in paths if path.suffix in (SUFFIX, ".partial") and answered(path, path.is_file)]
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:

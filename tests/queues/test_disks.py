@@ -39,6 +39,20 @@ def test_a_file_call_that_hangs_fails_and_so_do_all_others_until_it_returns(tmp_
         assert answered(tmp_path, sorted, [2, 1]) == [1, 2]
 
 
+def test_a_file_that_hangs_concerns_no_other_file_where_files_are_apart(tmp_path):
+    hangs, path = threading.Event(), tmp_path / "file"
+    with Disks(0.05, lambda _: None, checked_s=0.01, apart=True).used():
+        with pytest.raises(OSError, match=f"the disk has not answered for 0 s: {path}"):
+            answered(path, hangs.wait, 20)
+        assert answered(tmp_path, sorted, [2, 1]) == [1, 2]
+        with pytest.raises(OSError, match=f"the disk still has not answered for {path}"):
+            answered(path, sorted, [2, 1])
+        (thread,) = (each for each in threading.enumerate() if each.name == "file call")
+        hangs.set()
+        thread.join()
+        assert answered(path, sorted, [2, 1]) == [1, 2]
+
+
 def test_a_slow_file_call_is_named_and_then_succeeds():
     told, named = [], threading.Event()
 

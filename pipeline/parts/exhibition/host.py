@@ -26,6 +26,7 @@ from headrace.pipeline.policies.inference import lone_brain, named_brains, polic
 from headrace.pipeline.policies.model_files import read_policy_update
 from headrace.pipeline.roles.runtime import Host
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.disks import answered
 from headrace.queues.ends import Receiver
 from headrace.queues.errors import StreamError
 from headrace.queues.messages import ActionBatch, PolicyUpdate
@@ -114,7 +115,8 @@ class RunPlayers:
         folder = behavior_folder(self._folder, spec.name)
         exported = {_STEP + str(step_in_name(path)): path for path in exports_by_step(folder, spec.name)}
         named = {label: folder / f"{folder.name}-{label}.pt" for label in _NAMED}
-        files = {label: path for label, path in named.items() if path.is_file()} | dict(reversed(exported.items()))
+        files = {label: path for label, path in named.items() if answered(path, path.is_file)}
+        files |= dict(reversed(exported.items()))
         return requests | {label: replace(request, use=str(path)) for label, path in files.items()}
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from headrace.config.observation_kinds import kind_of_rank
+from headrace.queues.files import read_file
 from headrace.queues.messages import Array, Floats
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
@@ -184,7 +185,7 @@ def _session(model: Path | bytes, where: str) -> Any:
         raise StageError(f"{where}: {MISSING}") from error
     options = _options(onnxruntime)
     try:
-        content = model.read_bytes() if isinstance(model, Path) else model
+        content = read_file(model) if isinstance(model, Path) else model
         if is_damaged(content):
             raise StageError(
                 f"{where}: is damaged, or another program has changed it: its checksum does not match. Restore it "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from fakes import counting_spec
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HOST_KINDS, HostKind
+from headrace.config.pipeline import SupervisionSettings
 from headrace.pipeline.control import HostFailed, local_pair
 from headrace.pipeline.hosts.inline import InlineHost, InlineHosts, LocalEdges
 from headrace.pipeline.hosts.protocol import HostPlan
@@ -25,8 +27,11 @@ from headrace.pipeline.main.shutdown import DISMISSED_S, Shutdown
 from headrace.pipeline.reporting.statistics import StatisticsCollector
 from headrace.pipeline.roles.stages import StageHost
 from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.queues.disks import Disks, answered
 
 pytestmark = pytest.mark.virtual_time
+
+GRACE_S = SupervisionSettings().grace_s
 
 
 class Asked(Checkpointing):
@@ -44,6 +49,14 @@ class Asked(Checkpointing):
         self._asked.append("save now")
 
 
+class Begun(Asked):
+    """Checkpoints that begin and are never complete."""
+
+    def begin(self, then_stop: bool = False) -> None:
+        super().begin(then_stop)
+        self._announce(["trainer@learner-Ball"])
+
+
 class DeafHosts(InlineHosts):
     """A kind of host that does nothing, and does not end when it is asked to."""
 
@@ -59,7 +72,7 @@ async def nothing_beside(*_: Any) -> list[Any]:
 class Ending:
     """The end of a run with one behaviour, whose learner never was there, and how often what was asked for."""
 
-    def __init__(self, folder: RunFolder, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, folder: RunFolder, tasks: asyncio.TaskGroup, checkpoints: type[Asked] = Asked) -> None:
         environment = {"kind": "builtin", "id": "Volley", "behavior": "Ball"}
         config = RunConfig.from_plain(
             {"behaviors": {"Ball": {}}, "environment": environment, "pipeline": {"hosts": {"actors": {"replicas": 2}}}}
@@ -75,15 +88,15 @@ class Ending:
         run: Any = SimpleNamespace(
             plan=plan, behaviors=self.behaviors, running=self.running, broadcaster=broadcaster, stages=stages
         )
-        run.checkpointing = Asked(run, self.asked)
+        run.checkpointing = checkpoints(run, self.asked)
         self.shutdown = Shutdown(run)
 
 
 @asynccontextmanager
-async def ending_in(folder: Path) -> AsyncIterator[Ending]:
+async def ending_in(folder: Path, checkpoints: type[Asked] = Asked) -> AsyncIterator[Ending]:
     with RunFolder.create(folder, "run") as made:
         async with asyncio.TaskGroup() as tasks:
-            ending = Ending(made, tasks)
+            ending = Ending(made, tasks, checkpoints)
             yield ending
             ending.running.mark_ended("learner-Ball")
 
@@ -97,6 +110,35 @@ async def test_a_stop_before_a_trainer_is_ready_ends_even_a_host_that_hangs_with
         assert await learner.wait() == 1
         assert asyncio.get_running_loop().time() - began_s <= DISMISSED_S
         assert ending.asked == [], "there is nothing to save"
+
+
+async def time_to_end(ending: Ending) -> float:
+    """End the run, whose learner does not end, and return the seconds until the learner is killed."""
+    learner = await ending.running.start("deaf", HostPlan("learner", "learner-Ball", {}, None, "", 0))
+    began_s = asyncio.get_running_loop().time()
+    ending.shutdown.finish()
+    assert await learner.wait() == 1
+    return asyncio.get_running_loop().time() - began_s
+
+
+async def test_a_learner_that_hangs_in_the_last_checkpoint_holds_the_end_for_grace_s(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(HOST_KINDS, "deaf", HostKind("deaf", f"{__name__}:DeafHosts", in_main=True))
+    caplog.set_level("INFO")
+    async with ending_in(tmp_path, Begun) as ending:
+        assert GRACE_S <= await time_to_end(ending) <= GRACE_S + 3
+        assert ending.asked == ["last checkpoint", "save now"]
+    assert "Waiting for the last checkpoint. Still running: learner-Ball." in caplog.text
+
+
+async def test_a_run_whose_disk_hangs_waits_for_no_host(tmp_path, monkeypatch):
+    monkeypatch.setitem(HOST_KINDS, "deaf", HostKind("deaf", f"{__name__}:DeafHosts", in_main=True))
+    answers = threading.Event()
+    with Disks(0.02, lambda _: None, checked_s=0.01).used():
+        async with ending_in(tmp_path, Begun) as ending:
+            with pytest.raises(OSError, match="the disk has not answered"):
+                answered("a file", answers.wait, 20)
+            assert await time_to_end(ending) <= 1
+            answers.set()
 
 
 async def test_the_first_failure_is_the_one_that_counts(tmp_path, caplog):

@@ -18,7 +18,9 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.main.preflight import missing_parts
 from headrace.pipeline.run_folder.carrying import unpack
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
-from headrace.pipeline.run_folder.remote_copy import prepare_copy
+from headrace.pipeline.run_folder.folder import RunFolder
+from headrace.pipeline.run_folder.remote_copy import CheckpointCopier, prepare_copy
+from headrace.queues.disks import Disks, answered
 
 
 class Unsteady(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -101,6 +103,20 @@ def test_a_storage_that_does_not_answer_holds_the_end_no_longer_than_grace_s(tmp
     assert result.behaviors["CartPole"].step >= 3000
     assert "The last checkpoint is not copied to unsteady://runs after 1 s" in caplog.text
     assert "unsteady://runs/run.zip" not in Unsteady.store
+
+
+def test_a_run_whose_own_disk_hangs_does_not_wait_for_its_copy(tmp_path, caplog):
+    result, answers = run_here(cartpole(**INLINE), tmp_path, "run", copy_to="unsteady://runs"), threading.Event()
+    assert result.config is not None
+    Unsteady.answers.clear()
+    copier = CheckpointCopier(result.config, RunFolder(result.folder))
+    copier.begin()
+    with Disks(0.02, lambda _: None, checked_s=0.01).used():
+        with pytest.raises(OSError, match="the disk has not answered"):
+            answered("a file", answers.wait, 20)
+        copier.finish()
+        answers.set()
+    assert "The last checkpoint is not copied to unsteady://runs after 0 s" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from serving_samples import MEMORY, write_model
 
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.serving.served_models import load_models
+from headrace.queues.disks import Disks
 from headrace.queues.specs import ActionSpec
 
 
@@ -74,6 +76,25 @@ def test_a_newer_file_that_is_not_a_regular_file_is_refused_and_does_not_stop_la
     write_model(tmp_path, step=2000, seed=1)
     model.refresh()
     assert model.newest.step == 2000
+
+
+def test_a_newer_file_whose_disk_hangs_is_named_and_does_not_stop_later_ones(tmp_path, caplog, monkeypatch):
+    write_model(tmp_path, step=500)
+    (model,) = load_models([str(tmp_path)])
+    hanging, answers, told = write_model(tmp_path, step=1000), threading.Event(), []
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: (path != hanging or answers.wait(20)) and is_file(path))
+    with Disks(0.05, told.append, checked_s=0.01, apart=True).used():
+        model.refresh()
+        assert [str(hanging) in line for line in told] == [True]
+        assert f"still serving the previous one: the disk has not answered for 0 s: {hanging}" in caplog.text
+        write_model(tmp_path, step=2000)
+        model.refresh()
+    assert model.newest.step == 2000
+    answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "file call":
+            thread.join()
 
 
 def test_a_file_that_is_replaced_is_read_again_and_a_chosen_step_stays(tmp_path):
