@@ -99,7 +99,7 @@ async def test_all_who_can_not_play_this_game_are_named_before_the_first_one(tmp
         await table.play(asyncio.Event())
     lines = str(caught.value).splitlines()
     assert len(lines) == 2, "once for both sides"
-    assert lines[0].startswith("--tournament absent/run: can't play: absent/run: there is no file")
+    assert lines[0].startswith("--tournament absent/run: can't play: there is no file or folder absent/run")
     assert lines[1].startswith(f"--tournament {tmp_path / 'no.onnx'}: can't play: ")
     assert not table.results
 
