@@ -240,9 +240,9 @@ class MainSilence(_Silence):
 class SupervisionSettings(Settings):
     """Limits on how long a part may be silent.
 
-    A part is not silent while it is paused, or while it waits for the Editor, for credits or for space in a queue. The
-    limits are five times higher before a process's first message, and while the process imports libraries or creates
-    its environments or a policy. The same applies to work that main does outside stages. Inline hosts are part of main.
+    A part is not silent while it is paused, or while it waits for the Editor, a Ray node, credits or space in a queue.
+    The limits are five times higher before a process's first message, and while it imports libraries or creates its
+    environments or a policy. The same applies to work that main does outside stages. Inline hosts are part of main.
     """
 
     actors: ActorSilence = Field(

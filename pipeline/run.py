@@ -259,10 +259,11 @@ async def _run(
     config: RunConfig, chosen: str, options: RunOptions, stop: asyncio.Event, warnings: Sequence[str]
 ) -> RunResult:
     config = for_viewers(config)
-    await in_thread("copy of the run", prepare_copy, config)
+    disks = Disks(config.pipeline.supervision.grace_s / 2, complain)
+    with disks.used():
+        await in_thread("copy of the run", prepare_copy, config)
     check_run(config)
     settings = config.checkpoint_settings
-    disks = Disks(config.pipeline.supervision.grace_s / 2, complain)
     with disks.used(), _open_folder(config) as folder, cleaned_up_by(folder.close), ExitStack() as stack:
         if not settings.inference:
             stack.enter_context(logged_to(folder.path, settings.resume, warnings))

@@ -137,11 +137,11 @@ def answered(file: object, call: Callable[..., T], *arguments: Any) -> T:
         waited_s = time.monotonic() - begun_s
         if not named and waited_s >= min(disks.named_s, disks.limit_s):
             named = True
-            disks.tell(f"[WARNING] {file} has not been read or written for {waited_s:.0f} s; the disk may hang.")
+            disks.tell(f"[WARNING] {file} has not been read or written for {waited_s:.0f} s; its storage may hang.")
         if waited_s >= disks.limit_s or disks.unanswered(file):
             disks.failed[future] = str(file)
             future.add_done_callback(lambda done: disks.failed.pop(done, None))
-            raise OSError(f"the disk has not answered for {waited_s:.0f} s: {file}")
+            raise OSError(f"the disk or storage has not answered for {waited_s:.0f} s: {file}")
     if named:
         disks.tell(f"[INFO] {file} has now been read or written.")
     return future.result()

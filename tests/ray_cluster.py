@@ -3,11 +3,13 @@
 `add NAME` adds a node with ten of the resource `game`, or of another one: `add NAME RESOURCE`, and with settings of Ray's
 own: `add NAME RESOURCE VARIABLE=VALUE`; `kill NAME…` kills nodes, as if their machines had lost power; `end NAME…` sends
 SIGTERM to all their processes, as a provider does that wants its machine back; `process NAME` asks for the id of the process that starts a node's hosts, or of another one: `process NAME KIND`; `objects`
-for what lies in the object stores; `end`, or the end of its input, ends the cluster. It answers each line with one of its own. All nodes listen on 127.0.0.1 alone.
+for what lies in the object stores; `autoscale` starts Ray's autoscaler, which adds nodes with one CPU and one `game`, two at
+most; `end`, or the end of its input, ends the cluster. It answers each line with one of its own. All nodes listen on 127.0.0.1 alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +24,8 @@ import psutil
 TOKEN = "only-for-tests"
 LOOPBACK_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """By itself Ray takes the machine's own address in the place of this one."""
+AUTOSCALED = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+"""Its nodes are processes of this machine, and it looks once a second, not every five."""
 ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -38,7 +42,7 @@ class TestCluster:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **ENVIRONMENT, **LOOPBACK_ALONE},
+                env={**os.environ, **ENVIRONMENT, **LOOPBACK_ALONE, **AUTOSCALED},
             )
         self.address = self._answer()
 
@@ -116,11 +120,50 @@ def _serve(cluster_class: Any, folder: str) -> None:
             name, kind = (*names, "raylet")[:2]
             answers.write(f"done {nodes[name].all_processes[kind][0].process.pid}\n")
             continue
+        elif verb == "autoscale":
+            _autoscale(made.head_node, made.address, f"{folder}/autoscaler.json")
         elif verb == "objects":
             answers.write(f"done {_objects(made.address)}\n")
             continue
         answers.write("done\n")
+    _terminate([each.process.pid for each in made.head_node.all_processes.get("monitor", [])])
     made.shutdown()
+
+
+def _autoscale(head: Any, address: str, path: str) -> None:
+    """Replace the head's monitor by one that starts nodes. Ray's own `AutoscalingCluster` lacks its settings' file."""
+    worker = {"resources": {"CPU": 1, "game": 1}, "node_config": {}, "min_workers": 0, "max_workers": 2}
+    settings = {
+        "cluster_name": "tests",
+        "max_workers": 2,
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": address,
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "available_node_types": {
+            "head": {"resources": {"CPU": 4}, "node_config": {}, "max_workers": 0},
+            "worker": worker,
+        },
+        "head_node_type": "head",
+        "auth": {},
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 60,
+        "docker": {},
+        **{f"{which}_commands": [] for which in ("initialization", "setup", "head_setup", "worker_setup")},
+        **{f"{which}_start_ray_commands": [] for which in ("head", "worker")},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+    }
+    Path(path).write_text(json.dumps(settings), encoding="utf-8")
+    head.kill_monitor()
+    head._ray_params.autoscaling_config = path
+    head.start_monitor()
 
 
 def _terminate(pids: Iterable[int]) -> None:

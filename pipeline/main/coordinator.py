@@ -302,6 +302,9 @@ class HostWatch:
         This can't run while code blocks main's event loop; `headrace.pipeline.common.loop_watch` handles that case.
         """
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
+        for name, started in self._run.running.hosts.items():
+            if getattr(started, "unplaced", False):
+                self._run.supervisor.preparing(name, now_s, begins=True)
         for silence in self._run.supervisor.silent(now_s):
             host = self._run.running.hosts.get(silence.host)
             if host is None:

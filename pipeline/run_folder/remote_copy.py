@@ -17,7 +17,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.run_folder.carrying import LISTING, carry, unpack
 from headrace.pipeline.run_folder.checkpoint import numbered_folders
 from headrace.pipeline.run_folder.folder import RunFolder
-from headrace.queues.disks import current_disks, start_in_thread
+from headrace.queues.disks import Disks, answered, current_disks, start_in_thread
 from headrace.queues.files import REAL
 from headrace.stages.errors import error_summary
 from headrace.startup_context import absolute
@@ -41,24 +41,17 @@ def prepare_copy(config: RunConfig, fetches: bool = True) -> bool:
     if settings.copy_to is None or settings.inference:
         return False
     results, wrong = absolute(settings.results_dir), ""
-    folder = results / settings.run_id
+    folder, url = results / settings.run_id, f"{settings.copy_to}/{settings.run_id}.zip"
     try:
-        storage, path = _find_copy(config)
-        storage.makedirs(path.rpartition("/")[0], exist_ok=True)
-        storage.pipe_file(path + _PARTIAL, b"")
-        storage.rm_file(path + _PARTIAL)
-        copied, newest = -1, max(numbered_folders(folder / "checkpoints"), default=-1)
-        if storage.exists(path):
-            with storage.open(path) as file, zipfile.ZipFile(file) as archive:
-                archive.getinfo(LISTING)  # a damaged file may look like one of the archives that are in it
-                copied = max(int(name.split("/")[1]) for name in archive.namelist() if name.startswith("checkpoints/"))
+        storage, path, copied = answered(url, _try_storage, url)
+        newest = max(numbered_folders(folder / "checkpoints"), default=-1)
         lacks_folder = settings.resume and copied >= 0 and not folder.exists()
         if lacks_folder and fetches:
+            log.info("Fetching checkpoint %d of %s from %s.", copied, settings.run_id, settings.copy_to)
             REAL.make_folder(results)
             with tempfile.TemporaryDirectory(prefix=".fetched-", dir=results) as temporary:
                 storage.get_file(path, f"{temporary}/copy.zip")
                 unpack(f"{temporary}/copy.zip", results, settings.run_id)
-            log.info("Fetched checkpoint %d of %s from %s.", copied, settings.run_id, settings.copy_to)
         elif copied > newest and not lacks_folder and (settings.resume or not settings.force):
             wrong = (
                 f"has checkpoint {copied}, which is newer than those in {folder}. To continue from the "
@@ -69,19 +62,32 @@ def prepare_copy(config: RunConfig, fetches: bool = True) -> bool:
         if isinstance(error, ImportError):
             wrong += '; run `pip install "headrace[storage]"`, and install the package for this storage'
     if wrong:
-        message = f"checkpoint_settings.copy_to: {settings.copy_to}/{settings.run_id}.zip: {wrong}"
+        message = f"checkpoint_settings.copy_to: {url}: {wrong}"
         raise RunError(config.in_place(("checkpoint_settings", "copy_to"), message))
     return lacks_folder
 
 
-def _find_copy(config: RunConfig) -> tuple[Any, str]:
+def _find_copy(url: str) -> tuple[Any, str]:
     """Return fsspec's file system, and the path of the run's copy in it."""
     import fsspec
 
-    settings = config.checkpoint_settings
-    storage, path = fsspec.url_to_fs(f"{settings.copy_to}/{settings.run_id}.zip")
+    storage, path = fsspec.url_to_fs(url)
     storage.invalidate_cache()  # other machines write there, too
     return storage, path
+
+
+def _try_storage(url: str) -> tuple[Any, str, int]:
+    """Find a copy, check that it can be written, and return its checkpoint's number, too; -1 without a copy."""
+    storage, path = _find_copy(url)
+    storage.makedirs(path.rpartition("/")[0], exist_ok=True)
+    storage.pipe_file(path + _PARTIAL, b"")
+    storage.rm_file(path + _PARTIAL)
+    copied = -1
+    if storage.exists(path):
+        with storage.open(path) as file, zipfile.ZipFile(file) as archive:
+            archive.getinfo(LISTING)  # a damaged file may look like one of the archives that are in it
+            copied = max(int(name.split("/")[1]) for name in archive.namelist() if name.startswith("checkpoints/"))
+    return storage, path, copied
 
 
 class CheckpointCopier:
@@ -94,6 +100,7 @@ class CheckpointCopier:
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self._config, self._folder = config, folder
+        self._url = f"{config.checkpoint_settings.copy_to}/{config.checkpoint_settings.run_id}.zip"
         self._copying: Future[None] | None = None
         self._copied = -1
         self._warned = False
@@ -114,18 +121,16 @@ class CheckpointCopier:
         wait([self._copying], limit_s / 2)
         self.begin()  # the last checkpoint may have become complete after the last look
         if not wait([self._copying], limit_s / 2).done:
-            log.warning(
-                "The last checkpoint is not copied to %s after %g s; it is in the run's folder alone.",
-                settings.copy_to,
-                limit_s,
-            )
+            text = "The last checkpoint is not copied to %s after %g s; it is in the run's folder alone."
+            log.warning(text, settings.copy_to, limit_s)
 
     def _copy(self) -> None:
         try:
             while self._copied < (newest := max(numbered_folders(self._folder.checkpoints), default=-1)):
                 packed = carry(self._folder.path, self._folder.run_logs / "copy.zip")  # soon: old files are removed
-                storage, path = _find_copy(self._config)
-                storage.put_file(str(packed), path + _PARTIAL)
+                storage, path = _find_copy(self._url)
+                with Disks(named_s=self._config.pipeline.supervision.grace_s / 2).used():
+                    answered(self._url, storage.put_file, str(packed), path + _PARTIAL)
                 storage.mv(path + _PARTIAL, path)
                 REAL.remove(packed)
                 self._copied, self._warned = newest, False

@@ -57,7 +57,7 @@ def test_a_run_goes_on_elsewhere_from_the_last_whole_copy(start, tmp_path):
     plain = cartpole(behaviors__CartPole__max_steps=1000 * (copied + 3))
     command = start(plain, "--resume", f"--set=checkpoint_settings.copy_to=file://{store}")
     assert command.wait() == 0, command.output
-    assert f"Fetched checkpoint {copied} of run" in command.output
+    assert f"Fetching checkpoint {copied} of run" in command.output
     assert f"CartPole: {1000 * (copied + 3)}" in command.output or checkpoint_in(copy) > copied
     assert checkpoint_in(copy) == command.until_checkpoint().number > copied
     assert not partial.exists()

@@ -75,22 +75,49 @@ def test_a_learner_whose_node_dies_continues_on_another_node(start, tmp_path):
         command.assert_left_nothing()
 
 
-def test_a_run_without_any_node_left_ends_with_a_message(start, tmp_path):
-    limits = {"warn_s": 5, "end_s": 10}  # five times that for what has only been started
+def test_a_run_whose_nodes_are_all_lost_waits_for_new_ones(start, tmp_path):
     with cluster(tmp_path) as nodes:
         nodes.tell("add first")
         nodes.tell("add second learner")
-        plain = learner_on_ray(nodes.address)
-        plain["env_settings"]["max_lifetime_restarts"] = 1
-        plain["pipeline"]["supervision"] = {"actors": limits, "learners": limits, "grace_s": 30}
-        command = start(plain, environment=ENVIRONMENT)
-        command.until_checkpoint(1)
+        command = start(learner_on_ray(nodes.address), environment=ENVIRONMENT)
+        number = command.until_checkpoint(1).number
         nodes.tell("kill first second")
-        assert command.wait() == 1, command.output
-        assert "no node has room for it yet (it requests" in command.output
-        assert "It is not restarted again" in command.output
-        assert "--resume" in command.output
+        command.until(lambda: command.output.count("waits for a node") == 3, "names of all hosts")
+        nodes.tell("add third")
+        nodes.tell("add fourth learner")
+        command.until_checkpoint(number + 3)
+        assert "learner-CartPole continues from step" in command.output
+        command.interrupt()
+        assert command.wait() == 0, command.output
         assert "Traceback" not in command.output
+        command.assert_left_nothing()
+
+
+def test_no_limit_of_silence_applies_to_hosts_that_no_node_has_room_for(start, tmp_path):
+    limits = {"warn_s": 1, "end_s": 2}  # five times that for what has only been started
+    with cluster(tmp_path) as nodes:
+        plain = learner_on_ray(nodes.address)
+        plain["pipeline"] |= {"supervision": {"actors": limits}, "max_wall_time_s": 30}
+        command = start(plain, environment=ENVIRONMENT)
+        command.wait()
+        for number in range(2):
+            waits = f"actor-{number} waits for a node with room for it (it requests 1 CPUs, 1 game)"
+            assert waits in command.output
+        assert "silent" not in command.output
+        assert "The run has reached its time limit of 30 s" in command.output
+        assert "Traceback" not in command.output
+        command.assert_left_nothing()
+
+
+def test_ray_s_autoscaler_adds_the_nodes_that_actors_wait_for(start, tmp_path):
+    with cluster(tmp_path) as nodes:
+        command = start(learner_on_ray(nodes.address, learner={"cpus": 1}), environment=ENVIRONMENT)
+        command.until(lambda: "actor-1 waits for a node" in command.output, "an actor that waits")
+        nodes.tell("autoscale")
+        command.until(lambda: "actor-1 runs in process" in command.output, "a node for it")
+        command.until_checkpoint(1)
+        command.interrupt()
+        assert command.wait() == 0, command.output
         command.assert_left_nothing()
 
 
@@ -269,10 +296,10 @@ def send(pids, number):
             os.kill(pid, number)
 
 
-def learner_on_ray(address):
+def learner_on_ray(address, learner=None):
     hosts = {
         "actors": {"kind": "ray", "replicas": 2, "resources": {"custom": {"game": 1}}},
-        "learners": {"kind": "ray", "resources": {"custom": {"learner": 1}}},
+        "learners": {"kind": "ray", "resources": learner or {"custom": {"learner": 1}}},
     }
     plain = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=1000)
     return {**plain, "pipeline": {"hosts": hosts, "ray": {"address": address}}}

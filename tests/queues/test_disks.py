@@ -22,10 +22,10 @@ def test_a_file_call_that_hangs_fails_and_so_do_all_others_until_it_returns(tmp_
     hangs, path, told = threading.Event(), tmp_path / "file", []
     disks = Disks(0.05, told.append, checked_s=0.01)
     with disks.used():
-        with pytest.raises(OSError, match=f"the disk has not answered for 0 s: {path}"):
+        with pytest.raises(OSError, match=f"the disk or storage has not answered for 0 s: {path}"):
             answered(path, hangs.wait, 20)
         (warning,) = told
-        assert warning.startswith(f"[WARNING] {path} has not been read or written for 0 s; the disk may hang")
+        assert warning.startswith(f"[WARNING] {path} has not been read or written for 0 s; its storage may hang")
         with pytest.raises(OSError, match=f"the disk still has not answered for {path}"):
             answered(tmp_path, sorted, [2, 1])
     with Disks(0.05, told.append).used():
@@ -42,7 +42,7 @@ def test_a_file_call_that_hangs_fails_and_so_do_all_others_until_it_returns(tmp_
 def test_a_file_that_hangs_concerns_no_other_file_where_files_are_apart(tmp_path):
     hangs, path = threading.Event(), tmp_path / "file"
     with Disks(0.05, lambda _: None, checked_s=0.01, apart=True).used():
-        with pytest.raises(OSError, match=f"the disk has not answered for 0 s: {path}"):
+        with pytest.raises(OSError, match=f"the disk or storage has not answered for 0 s: {path}"):
             answered(path, hangs.wait, 20)
         assert answered(tmp_path, sorted, [2, 1]) == [1, 2]
         with pytest.raises(OSError, match=f"the disk still has not answered for {path}"):

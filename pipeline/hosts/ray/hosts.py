@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 import ray
+from ray._private import worker
 from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import ActorUnavailableError, RayError
 
@@ -128,9 +129,6 @@ class RaySession:
                 f"pipeline.ray.address: can't join a Ray cluster at {address!r}: {error}. This machine must be a node "
                 "of the cluster (`ray start --address=…`)"
             ) from error
-        if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
-            self.close()
-            raise RunError(f"{_RESOURCES}: {gpus:g} GPU requested, but no node of the cluster at {address!r} has one")
 
     def close(self) -> None:
         """End the run's own Ray, or leave the cluster."""
@@ -147,8 +145,6 @@ class RaySession:
 
 def _end_processes() -> None:
     """End this run's remaining Ray processes; unlike an orderly shutdown, don't wait for the head node."""
-    from ray._private import worker
-
     if worker._global_node is not None:
         worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
 
@@ -293,7 +289,7 @@ PROBE_EVERY_S = 2.0
 MISSES = 3
 """Number of consecutive failed probes after which the head counts as gone."""
 PATIENCE_S = 10.0
-"""Seconds within which a new head must begin to answer; Ray itself would wait for minutes."""
+"""Seconds within which a new head must answer, and after which a warning names a host without a node."""
 
 
 def first_to_answer(hosts: list[str], port: int) -> str:
@@ -362,6 +358,8 @@ class RayHost:
     """
 
     may_hang = True
+    unplaced = False
+    """True while Ray has no node for the host, which is then not silent."""
 
     def __init__(
         self,
@@ -470,10 +468,7 @@ class RayHost:
         with suppress(TimeoutError, RayError):
             async with asyncio.timeout(ANSWER_S):
                 return str(await self.actor.describe.remote())
-        return (
-            "it does not respond: its node is gone or stopped, or no node has room for it yet (it requests "
-            f"{self._resources})"
-        )
+        return "it does not respond: its node is gone or stopped"
 
     def kill(self) -> None:
         """End the host's process immediately."""
@@ -496,6 +491,7 @@ class RayHost:
         self.kill()
 
     async def _run(self) -> int:
+        placing = asyncio.create_task(self._watch_placement(), name=f"placing {self.plan.name}")
         try:
             return int(await self.actor.run.remote())
         except RayError as error:
@@ -504,6 +500,21 @@ class RayHost:
                 log.warning("%s: %s", self.plan.name, " ".join(str(await self._verdict(error)).split()))
             self.kill()  # the node may only be unreachable, and no host may run twice
             return -9
+        finally:
+            placing.cancel()
+
+    async def _watch_placement(self) -> None:
+        """Wait until Ray has placed the host on a node, for as long as that takes, for example until one joins."""
+        gcs, key, begun_s, named = worker.global_worker.gcs_client, self.actor._actor_id, time.monotonic(), False
+        with suppress(RayError):
+            while not (info := await gcs.async_get_all_actor_info(key)) or not info[key].address.ip_address:
+                self.unplaced = True
+                if not named and time.monotonic() - begun_s > PATIENCE_S:
+                    named = True
+                    text = "%s waits for a node with room for it (it requests %s), or Ray is still preparing its node."
+                    log.warning(text, self.plan.name, self._resources)
+                await asyncio.sleep(PROBE_EVERY_S / 2)
+        self.unplaced = False
 
     async def _verdict(self, error: RayError) -> RayError:
         """Wait until Ray knows why a host is unreachable. Before that, Ray might start a replacement on a dead node."""

@@ -135,7 +135,7 @@ async def test_a_run_whose_disk_hangs_waits_for_no_host(tmp_path, monkeypatch):
     answers = threading.Event()
     with Disks(0.02, lambda _: None, checked_s=0.01).used():
         async with ending_in(tmp_path, Begun) as ending:
-            with pytest.raises(OSError, match="the disk has not answered"):
+            with pytest.raises(OSError, match="the disk or storage has not answered"):
                 answered("a file", answers.wait, 20)
             assert await time_to_end(ending) <= 1
             answers.set()

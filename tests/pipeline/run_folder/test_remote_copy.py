@@ -31,7 +31,11 @@ class Unsteady(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
     pseudo_dirs = [""]
     uploads = 0
     refused: range = range(0)
-    answers = threading.Event()
+    starts, answers = threading.Event(), threading.Event()
+
+    def pipe_file(self, path, value, **options):
+        self.starts.wait()
+        return super().pipe_file(path, value, **options)
 
     def put_file(self, lpath, rpath, **options):
         type(self).uploads += 1
@@ -45,8 +49,10 @@ class Unsteady(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
 def empty_storages() -> Iterator[None]:
     fsspec.register_implementation("unsteady", Unsteady, clobber=True)
     Unsteady.uploads, Unsteady.refused = 0, range(0)
+    Unsteady.starts.set()
     Unsteady.answers.set()
     yield
+    Unsteady.starts.set()
     Unsteady.answers.set()
     for storage in (MemoryFileSystem, Unsteady):
         storage.store.clear()
@@ -96,12 +102,23 @@ def test_an_upload_that_fails_is_warned_of_and_does_not_disturb_the_run(tmp_path
     assert not (tmp_path / "run" / "run_logs" / "copy.zip").exists() or not copied
 
 
-def test_a_storage_that_does_not_answer_holds_the_end_no_longer_than_grace_s(tmp_path, caplog):
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_storage_that_does_not_answer_is_named_before_anything_starts(tmp_path, capfd, resume):
+    Unsteady.starts.clear()
+    settings = cartpole(pipeline__supervision__grace_s=0.2, **INLINE)
+    with pytest.raises(RunError, match="copy_to: unsteady://runs/run.zip: .*the disk or storage has not answered for"):
+        run_here(settings, tmp_path, "run", copy_to="unsteady://runs", resume=resume)
+    assert "[WARNING] unsteady://runs/run.zip has not been read or written for" in capfd.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_storage_that_does_not_answer_holds_the_end_no_longer_than_grace_s(tmp_path, caplog, capfd):
     Unsteady.answers.clear()
-    settings = cartpole(pipeline__supervision__grace_s=1.0, **INLINE)
+    settings = cartpole(pipeline__supervision__grace_s=2.0, **INLINE)
     result = run_here(settings, tmp_path, "run", copy_to="unsteady://runs")
     assert result.behaviors["CartPole"].step >= 3000
-    assert "The last checkpoint is not copied to unsteady://runs after 1 s" in caplog.text
+    assert "[WARNING] unsteady://runs/run.zip has not been read or written for 1 s" in capfd.readouterr().err
+    assert "The last checkpoint is not copied to unsteady://runs after 2 s" in caplog.text
     assert "unsteady://runs/run.zip" not in Unsteady.store
 
 
@@ -112,7 +129,7 @@ def test_a_run_whose_own_disk_hangs_does_not_wait_for_its_copy(tmp_path, caplog)
     copier = CheckpointCopier(result.config, RunFolder(result.folder))
     copier.begin()
     with Disks(0.02, lambda _: None, checked_s=0.01).used():
-        with pytest.raises(OSError, match="the disk has not answered"):
+        with pytest.raises(OSError, match="the disk or storage has not answered"):
             answered("a file", answers.wait, 20)
         copier.finish()
         answers.set()

@@ -87,7 +87,7 @@ def test_a_newer_file_whose_disk_hangs_is_named_and_does_not_stop_later_ones(tmp
     with Disks(0.05, told.append, checked_s=0.01, apart=True).used():
         model.refresh()
         assert [str(hanging) in line for line in told] == [True]
-        assert f"still serving the previous one: the disk has not answered for 0 s: {hanging}" in caplog.text
+        assert f"still serving the previous one: the disk or storage has not answered for 0 s: {hanging}" in caplog.text
         write_model(tmp_path, step=2000)
         model.refresh()
     assert model.newest.step == 2000
