@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from math import sqrt
 from typing import Any, Protocol
 
@@ -384,8 +385,9 @@ class ActorNetwork(nn.Module):
 
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """Build a design's actor, and return (name, shape) for each of its parameters."""
-    return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
+    """Return (name, shape) of each parameter of an actor, without memory for a size that may be only a file's word."""
+    with torch.device("meta") if design.settings.network is None else nullcontext():
+        return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 
 def untrained_actor(design: PolicyDesign) -> ActorNetwork:
