@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -264,8 +265,8 @@ def read_index(folder: Path) -> list[Member]:
             kinds = [type(value) for value in asdict(member).values()]
             if kinds != [int if each.type == "int" else str for each in fields(Member)] or member.number != number:
                 raise ValueError(f"its member {number} has a value of a different kind, or a different number")
-            if not member.use and Path(member.path).name != member.path:
-                raise ValueError(f"its member {number} names a file outside this folder: {member.path}")
+            if not (member.use or re.fullmatch(rf"\d{{5,}}-[0-9a-f]{{12}}{SUFFIX}", member.path)):
+                raise ValueError(f"its member {number} names a file that is not a member's: {member.path!r}")
         return members
     except FileNotFoundError:
         return []
