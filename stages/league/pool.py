@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.config.brains import MemberSettings
 from headrace.config.plain_data import parse_json
-from headrace.queues.files import ON_LOOP, PAUSES_S, REAL, read_file, write_atomic
+from headrace.queues.files import ON_LOOP, PAUSES_S, REAL, free_name, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 from headrace.stages.plain_state import policy_from_state
@@ -84,6 +84,8 @@ class Pool:
             self._members = read_index(folder)
         except ValueError as error:
             log.warning("%s. A new index replaces it, with the members that the checkpoint lists.", error)
+            if (folder / INDEX).is_dir():
+                REAL.replace(folder / INDEX, free_name(folder / f"{INDEX}.damaged"))
 
     @property
     def members(self) -> Sequence[Member]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from math import sqrt
 from typing import Any, Protocol
 
@@ -386,7 +385,7 @@ class ActorNetwork(nn.Module):
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
     """Return (name, shape) of each parameter of an actor, without memory for a size that may be only a file's word."""
-    with torch.device("meta") if design.settings.network is None else nullcontext():
+    with torch.device("meta" if design.settings.network is None else "cpu"):
         return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 

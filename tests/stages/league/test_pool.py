@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,16 @@ def test_a_damaged_index_costs_no_more_than_a_missing_one(tmp_path, damage, why,
     assert why in caplog.text
     again.restore(pool.state_dict())
     assert read_index(tmp_path) == [member]
+
+
+def test_a_folder_in_place_of_the_index_is_put_aside(tmp_path):
+    member = added(Pool(tmp_path), policy("main", 5), "main", -1)
+    state = [asdict(member)]
+    (tmp_path / INDEX).unlink()
+    (tmp_path / INDEX / "mine").mkdir(parents=True)
+    Pool(tmp_path).restore(state)
+    assert read_index(tmp_path) == [member]
+    assert (tmp_path / f"{INDEX}.damaged" / "mine").is_dir()
 
 
 def test_a_folder_among_the_files_of_members_is_left_alone(tmp_path):

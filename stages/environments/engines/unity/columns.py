@@ -28,7 +28,6 @@ from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
 _CONTINUOUS = 1
 """Value of `SpaceTypeProto` for continuous actions, in packages whose behaviours have only one kind of action."""
-_MOST_CHOICES = 1 << 20
 _SHORT_CHOICES = 128
 """Maximum number of choices in a branch if each choice takes one byte."""
 
@@ -52,10 +51,10 @@ def action_spec(brain: Any, owner: str) -> ActionSpec:
             f"{owner}: announces {stated.num_discrete_actions} discrete actions, but sizes for {len(branches)} "
             f"({list(branches)}); expected one size for each"
         )
-    if continuous < 0 or any(size < 1 for size in branches) or continuous + sum(branches) > _MOST_CHOICES:
+    if continuous < 0 or any(size < 1 for size in branches) or continuous + sum(branches) > 1 << 20:
         raise GameRefused(
             f"{owner}: announces {continuous} continuous actions and discrete branches of sizes {list(branches)}; "
-            f"expected at least 1 choice in each branch, and at most {_MOST_CHOICES:,} actions and choices altogether: "
+            f"expected at least 1 choice in each branch, and at most {1 << 20:,} actions and choices altogether: "
             "check Actions in its Behavior Parameters"
         )
     return ActionSpec(continuous, branches, masked=bool(branches))
