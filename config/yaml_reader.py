@@ -211,6 +211,8 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
         raise ConfigError([Mistake(name, line, "", message)]) from error
     except _LimitError as error:
         raise ConfigError([Mistake(name, error.line, "", str(error))]) from error
+    except RecursionError as error:
+        raise ConfigError([Mistake(name, None, "", "has a value that contains itself through an alias")]) from error
     document.text = text
     return document
 

@@ -482,7 +482,8 @@ def load(
     folder = unpack(path, results_dir, run_id)
     try:
         return _load_folder(folder)
-    except Exception:
+    except Exception as error:
+        error.add_note(f"{folder} was unpacked from {absolute(path)} and has been removed again.")
         shutil.rmtree(folder, ignore_errors=True)
         raise
 

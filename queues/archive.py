@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +20,9 @@ from headrace.queues.files import File
 
 MAX_LISTING_BYTES = 1 << 20
 """Maximum size of an archive's list of entries in bytes. As Python objects, the list takes up to 13 times as much."""
-NOT_AN_ARCHIVE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError)
-"""Errors that `zipfile` raises for damaged archives, and `ArchiveError`."""
+_OF_FILES = (OSError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError)
+UNREADABLE = (*_OF_FILES, ValueError, OverflowError, LookupError, TypeError, AttributeError)
+"""Errors raised for damaged archives or content, and `ArchiveError`."""
 
 
 class ArchiveError(ValueError):
@@ -45,6 +48,8 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
                 declared = sum(entry.file_size for entry in archive.infolist())
                 if declared > size:
                     raise ArchiveError(f"its content declares {declared:,} bytes, but the file has {size:,}")
+                if start := min((entry.header_offset for entry in archive.infolist()), default=0):
+                    raise ArchiveError(f"its first {start:,} bytes belong to no entry, so a part of it is missing")
                 for entry in archive.infolist():
                     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
                         raise ArchiveError(f"its entry {entry.filename[:100]} is compressed or encrypted")

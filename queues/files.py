@@ -211,6 +211,8 @@ class File(io.FileIO):
             raise
 
     def _open(self, path: str, mode: str) -> None:
+        if mode == "rb" and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            raise OSError(errno.ESPIPE, "is not a regular file", path)  # it may block forever, or never end
         super().__init__(path, mode)
         if self._is_abandoned:  # the disk has answered too late
             super().close()
@@ -250,7 +252,8 @@ class File(io.FileIO):
 
 def read_file(path: Path) -> bytes:
     """Return a file's content."""
-    return once_released(lambda: answered(path, path.read_bytes))
+    with File(path) as file:
+        return file.readall()
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:

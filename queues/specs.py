@@ -15,6 +15,8 @@ from math import prod
 from typing import Any
 from urllib.parse import parse_qs
 
+import numpy as np
+
 from headrace.config.observation_kinds import kind_of_rank
 from headrace.queues.errors import SpecError
 
@@ -180,13 +182,13 @@ class BehaviorSpec:
         """
         try:
             actions = plain["actions"]
-            return cls(
+            spec = cls(
                 behavior_id=str(plain["behavior_id"]),
                 observations=tuple(
                     ObservationSpec(
                         str(o["name"]),
                         tuple(int(s) for s in o["shape"]),
-                        str(o["dtype"]),
+                        str(np.dtype(str(o["dtype"]))),
                         bool(o["channels_last"]),
                         bool(o["goal"]),
                     )
@@ -204,7 +206,11 @@ class BehaviorSpec:
                 action_repeat=None if plain.get("action_repeat") is None else str(plain["action_repeat"]),
                 spaces=None if plain.get("spaces") is None else dict(plain["spaces"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            sizes = *(one.size for one in spec.observations), spec.actions.continuous_size, spec.actions.mask_size
+            if not all(0 <= size <= 1 << 30 for size in sizes):
+                raise ValueError(f"an observation or action of more than {1 << 30:,} or less than 0 numbers")
+            return spec
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise SpecError(f"not a behaviour spec: {reprlib.repr(plain)} ({error})") from error
 
 

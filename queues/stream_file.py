@@ -23,7 +23,7 @@ from array import array
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
@@ -42,7 +42,6 @@ from headrace.queues.columns import (
     final_columns,
     row_columns,
 )
-from headrace.queues.disks import answered
 from headrace.queues.errors import ShapeError, SpecError, StreamError
 from headrace.queues.files import REAL, File, matching
 from headrace.queues.messages import Array, Message, StepBatch, TrajectoryBatch
@@ -183,7 +182,7 @@ class StreamHeader:
                 config=dict(plain["config"]),
                 squashed=tuple(map(str, plain["squashed"])),
             )
-        except (KeyError, TypeError, ValueError, AttributeError, SpecError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SpecError) as error:
             raise StreamError(f"not a stream header: {error!r}") from error
 
 
@@ -468,7 +467,7 @@ class StreamReader:
         self.damage: str | None = None
         """A sentence that describes the damage and its location; None if the file is intact. Known after a full
         iteration."""
-        answered(self.path, self._read_headers)
+        self._read_headers()
 
     def __iter__(self) -> Generator[Frame, None, None]:
         self.lost_bytes, self.damage, self.closed_cleanly = 0, None, False
@@ -502,15 +501,15 @@ class StreamReader:
                 del frame, payload  # before the next frame is read, to keep only one in memory
 
     def _read_headers(self) -> None:
-        with self._open(FileIO) as file:
+        with self._open() as file:
             size = _size(file)
             self.header = self._read_header(file, size)
             self._first = file.tell()
             self._find_later(file, size)
 
-    def _open(self, kind: type[FileIO] = File) -> BinaryIO:
+    def _open(self) -> BinaryIO:
         try:
-            return BufferedReader(kind(self.path), 1 << 18)
+            return BufferedReader(File(self.path), 1 << 18)
         except OSError as error:
             raise StreamError(f"{self.path}: can't read the stream: {error.strerror or error}") from error
 
@@ -584,6 +583,8 @@ class StreamReader:
             if (type(edge), type(sequence), type(time_s)) != (str, int, float):
                 raise StreamError(f"edge {edge!r}, sequence {sequence!r} or time {time_s!r} is of the wrong type")
             message = codec.build(meta["message"], unpack_arrays(meta["message"], data))
+            if not isinstance(getattr(message, "behavior_id", ""), str):
+                raise StreamError("its behavior_id is not text")
         except (StreamError, ShapeError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._not_ours(at, error) from error
         return Frame(edge, sequence, time_s, message)

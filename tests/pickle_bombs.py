@@ -48,11 +48,15 @@ def _doubled(start: bytes, pair: bytes) -> bytes:
     return start + b"".join(b"q" + bytes([level]) + each for level, each in enumerate(levels))
 
 
-def _huge_view(path: Path) -> Path:
-    persistent = b"(" + _text("storage") + _named("torch", "FloatStorage") + _text("0") + _text("cpu") + b"K\x01tQ"
-    view = persistent + b"K\x00" + _number(10**10) + b"\x85K\x00\x85\x89" + _named("collections", "OrderedDict") + b")R"
-    body = _named("torch._utils", "_rebuild_tensor_v2") + b"(" + view + b"tR"
-    return archived(path, b"\x80\x02" + body + b".", {"data/0": bytes(4)})
+def vector_of(size: int = 1, start: bytes = b"K\x00", kind: str = "Float", numbers: int = 1) -> bytes:
+    """A vector of equal numbers in the entry `data/0`, which is said to hold some numbers of a kind."""
+    persistent = b"(" + _text("storage") + _named("torch", f"{kind}Storage") + _text("0") + _text("cpu")
+    view = persistent + _number(numbers) + b"tQ" + start + _number(size) + b"\x85K\x00\x85\x89"
+    return _named("torch._utils", "_rebuild_tensor_v2") + b"(" + view + _named("collections", "OrderedDict") + b")RtR"
+
+
+def _view(vector: bytes, path: Path) -> Path:
+    return archived(path, b"\x80\x02" + vector + b".", {"data/0": bytes(4)})
 
 
 def _many_entries(path: Path) -> Path:
@@ -93,7 +97,8 @@ BOMBS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "many values": (partial(bomb, b"(" + b"}" * 1_000_000 + b"t0"), FOREIGN),
     "long integer": (partial(bomb, b"\x8b" + struct.pack("<i", 10**6) + bytes(10**5)), "damaged"),
     "stated text": (partial(bomb, b"X\xff\xff\xff\xff"), "damaged"),
-    "huge view": (_huge_view, "its tensors declare 40,000,000,000 bytes"),
+    "huge view": (partial(_view, vector_of(10**10)), "its tensors declare 40,000,000,000 bytes"),
+    "far view": (partial(_view, vector_of(start=b"\x8a\x0d" + (2**100).to_bytes(13, "little"))), "damaged"),
     "many entries": (_many_entries, "its list of entries has more than 1,048,576 bytes"),
     "deflated": (_deflated, "its content declares 50,000,000 bytes"),
 }

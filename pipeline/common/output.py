@@ -122,9 +122,9 @@ def say(text: object, **fields: object) -> None:
 
 
 def complain(text: object) -> None:
-    """Write a line to standard error. If standard error has no reader, drop the line without an error."""
+    """Write lines to standard error, each shortened. If standard error has no reader, drop them without an error."""
     with suppress(OSError):
-        _write("stderr", _line(str(text), "ERROR", {}))
+        _write("stderr", _line("\n".join(map(shortened, str(text).split("\n"))), "ERROR", {}))
 
 
 def _line(text: str, level: str, fields: Mapping[str, object]) -> str:

@@ -179,7 +179,7 @@ def _missing_demonstrations(config: RunConfig) -> Iterator[str]:
 
                 try:
                     needs_spec(path, name, config.source_folder)  # raises an error if there are no readable files
-                except (StageError, OSError) as error:
+                except (StageError, StreamError, OSError) as error:
                     yield str(error)
 
 

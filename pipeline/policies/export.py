@@ -28,10 +28,10 @@ from headrace.config import BehaviorSettings, NetworkSettings
 from headrace.config.paths import file_name
 from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.policies.tensor_file import UNREADABLE, check_undamaged, mentions, read_tensors
+from headrace.pipeline.policies.tensor_file import check_undamaged, mentions, read_tensors
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import ExportEntry
-from headrace.queues.archive import open_archive
+from headrace.queues.archive import UNREADABLE, open_archive
 from headrace.queues.disks import answered
 from headrace.queues.files import REAL, FileOperations, matching, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
@@ -152,7 +152,7 @@ def read_score(path: Path) -> dict[str, Any]:
         with open_archive(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith(f"/{_SCORE}"))
             return dict(parse_json(archive.read(name)))
-    except (*UNREADABLE, TypeError, StopIteration) as error:
+    except (*UNREADABLE, StopIteration) as error:
         raise ValueError(f"{path} contains no score of an evaluation") from error
 
 

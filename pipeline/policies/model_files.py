@@ -395,7 +395,7 @@ def _hint(path: Path) -> str:
     usual = Path("results") / shown(path)
     if absolute(usual).exists():
         return f"; did you mean '{usual}'?"
-    near = sorted(entry.name for entry in path.parent.glob("*")) if path.parent.is_dir() else []
+    near = sorted({entry.name for entry in path.parent.glob("*")} - {path.name}) if path.parent.is_dir() else []
     return suggest(path.name, near)
 
 

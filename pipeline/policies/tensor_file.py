@@ -7,7 +7,6 @@ pickle's opcodes itself, so nothing is unpickled, and memory and time are propor
 from __future__ import annotations
 
 import pickletools
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,7 +16,7 @@ from zipfile import ZipFile
 
 import numpy as np
 
-from headrace.queues.archive import NOT_AN_ARCHIVE, ArchiveError, open_archive
+from headrace.queues.archive import UNREADABLE, ArchiveError, open_archive
 from headrace.queues.disks import answered
 from headrace.queues.messages import Array
 
@@ -27,8 +26,6 @@ _DEEPEST, _NESTING = 30, {dict, list, tuple}
 """Maximum number of values of these types within each other."""
 _VIEWS = 2
 """How many times the tensors may use each byte of the file: ML-Agents' shared critics repeat the policy's tensors."""
-UNREADABLE = (*NOT_AN_ARCHIVE, LookupError, TypeError, AttributeError, zlib.error)
-"""Errors raised for damaged files."""
 
 
 class _Named(NamedTuple):
@@ -123,9 +120,7 @@ def _built(archive: ZipFile, size: int) -> Any:  # noqa: C901 - one case for eac
     marks: list[int] = []
     memo: dict[Any, Any] = {}
 
-    @cache
-    def storage(kind: _Named, key: str) -> Array:
-        return np.frombuffer(archive.read(f"{name.removesuffix('data.pkl')}data/{key}"), _DTYPES[kind])
+    content_of = cache(archive.read)  # tensors of several types may name the same entry
 
     def counted(array: Array) -> Array:
         nonlocal claimed
@@ -176,7 +171,8 @@ def _built(archive: ZipFile, size: int) -> Any:  # noqa: C901 - one case for eac
                 stack.append(counted(value) if isinstance(value, np.ndarray) else value)
             case "BINPERSID":
                 ((_, kind, key, _, numbers),) = pop(1)
-                stack.append(storage(kind, key))
+                content = content_of(f"{name.removesuffix('data.pkl')}data/{key}")
+                stack.append(np.frombuffer(content, _DTYPES[kind]))
                 if len(stack[-1]) != numbers:
                     raise ArchiveError(f"its entry data/{key} has {len(stack[-1])} numbers, not {numbers}")
             case "REDUCE" if stack[-2:] == [_DICT, ()]:

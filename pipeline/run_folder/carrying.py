@@ -10,9 +10,7 @@ import json
 import os
 import re
 import shutil
-import struct
 import zipfile
-import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +18,7 @@ from headrace.config.plain_data import parse_json
 from headrace.pipeline.common.errors import RunFolderError
 from headrace.pipeline.run_folder.checkpoint import MANIFEST, CheckpointError, newest_checkpoint
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder, check_length, check_run_id
-from headrace.queues.archive import NOT_AN_ARCHIVE, open_archive
+from headrace.queues.archive import UNREADABLE, open_archive
 from headrace.queues.files import REAL, write_atomic
 from headrace.startup_context import absolute
 
@@ -33,8 +31,6 @@ _STABLE_BASELINES = (
     "(docs/stable-baselines3.md)"
 )
 _FORMAT = 1
-_DAMAGED = (*NOT_AN_ARCHIVE, LookupError, TypeError, AttributeError, OverflowError, struct.error, zlib.error)
-"""Errors raised for damaged archives."""
 _SCORES_AND_POOLS = ("*/*-best.json", "*/league.json", "*/league/pool.json", "*/league/*.policy")
 
 
@@ -90,13 +86,13 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
             partial = folder.with_name(f".{folder.name}.{os.getpid()}-0.partial")
             try:
                 names = [name for name in archive.namelist() if name != LISTING]
-                if outside := [name for name in names if {"", ".", ".."} & {*re.split(r"[/\\:]", name)}]:
-                    raise RunFolderError(f"{source}: its entry {outside[0][:100]!r} is outside the run's folder")
+                if odd := [n for n in names if {"", ".", ".."} & {*re.split(r"[/\\:]", n)} or n.count("/") > 9]:
+                    raise RunFolderError(f"{source}: its entry {odd[0][:99]!r} is outside the run's folder or too deep")
                 archive.extractall(partial, names)
                 REAL.replace(partial, folder)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
-    except _DAMAGED as error:
+    except UNREADABLE as error:
         raise RunFolderError(f"{source} is damaged or is not a saved run: {error}") from error
     return folder
 
@@ -139,7 +135,7 @@ def same_checkpoint(path: Path, run_folder: Path) -> bool:
             manifest = checkpoint.folder / MANIFEST
             name = manifest.relative_to(run_folder).as_posix()
             return name in archive.namelist() and archive.read(name) == manifest.read_bytes()
-    except _DAMAGED as error:
+    except UNREADABLE as error:
         raise RunFolderError(f"{path} is damaged or is not a saved run: {error}") from error
 
 
@@ -148,7 +144,7 @@ def describe_archive(path: Path) -> str:
     try:
         with open_archive(path) as archive:
             names = archive.namelist()
-    except _DAMAGED:
+    except UNREADABLE:
         return ""
     if LISTING in names:
         return "this is a saved run; extract its folder with headrace.load"

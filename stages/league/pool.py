@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,7 +18,7 @@ import numpy as np
 from headrace.config.brains import MemberSettings
 from headrace.config.plain_data import parse_json
 from headrace.queues.disks import answered
-from headrace.queues.files import ON_LOOP, PAUSES_S, REAL, matching, read_file, write_atomic
+from headrace.queues.files import ON_LOOP, PAUSES_S, REAL, free_name, matching, read_file, write_atomic
 from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 from headrace.stages.plain_state import policy_from_state
@@ -84,6 +85,8 @@ class Pool:
             self._members = read_index(folder)
         except ValueError as error:
             log.warning("%s. A new index replaces it, with the members that the checkpoint lists.", error)
+            if (folder / INDEX).is_dir():
+                REAL.replace(folder / INDEX, free_name(folder / f"{INDEX}.damaged"))
 
     @property
     def members(self) -> Sequence[Member]:
@@ -265,8 +268,8 @@ def read_index(folder: Path) -> list[Member]:
             kinds = [type(value) for value in asdict(member).values()]
             if kinds != [int if each.type == "int" else str for each in fields(Member)] or member.number != number:
                 raise ValueError(f"its member {number} has a value of a different kind, or a different number")
-            if not member.use and Path(member.path).name != member.path:
-                raise ValueError(f"its member {number} names a file outside this folder: {member.path}")
+            if not (member.use or re.fullmatch(rf"\d{{5,}}-[0-9a-f]{{12}}{SUFFIX}", member.path)):
+                raise ValueError(f"its member {number} names a file that is not a member's: {member.path!r}")
         return members
     except FileNotFoundError:
         return []

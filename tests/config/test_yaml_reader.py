@@ -286,3 +286,9 @@ def test_other_tags_are_mistakes_and_nothing_is_made_of_any_class(tag):
 def test_a_tagged_map_that_contains_itself_is_a_mistake():
     document = read_text("x: &a !!python/object:mlagents.X {y: *a}", "test.yaml")
     assert "contains itself" in str(document.mistakes[0])
+
+
+@pytest.mark.parametrize("value", ["object/apply:mlagents.X [*a]", "object/apply:collections.X {dictitems: *a}"])
+def test_a_tag_that_stands_for_itself_is_a_mistake(value):
+    with pytest.raises(ConfigError, match="contains itself through an alias"):
+        read_text(f"x: &a !!python/{value}", "test.yaml")

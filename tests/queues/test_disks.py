@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 
@@ -68,8 +67,6 @@ def test_a_slow_file_call_is_named_and_then_succeeds():
 
 
 FILE_CALLS = {
-    "read": read_file,
-    "read in parts": lambda path: io.BufferedReader(File(path)).read(1),
     "append": lambda path: append(path, b"1"),
     "write": lambda path: File(path, "wb"),
 }

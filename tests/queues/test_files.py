@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes_files import Faulty, Held, Recorder, Stopped
 
-from headrace.queues.files import FileOperations, clean_temporary, write_atomic
+from headrace.queues.files import File, FileOperations, clean_temporary, read_file, write_atomic
 
 pytestmark = pytest.mark.windows_too
 
@@ -127,3 +127,13 @@ def test_a_file_is_copied_if_the_file_system_has_no_links(tmp_path, number):
     (tmp_path / "a").write_bytes(NEW)
     WithoutLinks().link(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == NEW
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no named pipes")
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        for read in (read_file, File):
+            with pytest.raises(OSError, match=f"is not a regular file: .*{name}"):
+                read(tmp_path / name)

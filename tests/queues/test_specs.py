@@ -80,3 +80,25 @@ def test_a_spec_keeps_its_heads_names_and_repeat_as_plain_data():
 
 def test_actions_are_the_same_whatever_the_names_of_their_heads():
     assert ActionSpec(0, (3,), branch_names=("move",)) == ActionSpec(0, (3,))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ({"shape": [float("inf")]}, "cannot convert float infinity"),
+        ({"shape": [1 << 40, 1 << 40]}, "more than 1,073,741,824"),
+        ({"shape": [-1]}, "less than 0 numbers"),
+        ({"dtype": "float32,(1000000000,)f8"}, "invalid shape in fixed-type tuple"),
+    ],
+)
+def test_a_spec_that_no_environment_has_is_refused(part, value):
+    plain = BehaviorSpec("Arm", (ObservationSpec("eye", (3,)),), ActionSpec(1)).to_plain()
+    plain["observations"][0] |= part
+    with pytest.raises(SpecError, match=f"^not a behaviour spec: .*{value}"):
+        BehaviorSpec.from_plain(plain)
+
+
+def test_a_spec_with_a_billion_choices_is_refused():
+    plain = BehaviorSpec("Arm", (), ActionSpec(0, (3, 1 << 30))).to_plain()
+    with pytest.raises(SpecError, match="more than 1,073,741,824"):
+        BehaviorSpec.from_plain(plain)

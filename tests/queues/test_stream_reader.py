@@ -295,6 +295,11 @@ def after_one_message(path: Path, data: bytes) -> Path:
     return path
 
 
+UNNAMED = {
+    "type": "PolicyUpdate",
+    "fields": {"behavior_id": [7], "version": 1, "layout": [], "step": 1},
+    "arrays": [["weights", "<f4", [0]]],
+}
 TEN_GB = 10_000_000_000
 BOMB = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", TEN_GB) + b"\x01\x00\x00"
 
@@ -354,6 +359,7 @@ def test_content_of_ten_gigabytes_is_refused_without_allocating(tmp_path, conten
         frame(body(_meta(message={"type": "Barrier", "fields": {"cmd": "rm"}, "arrays": []}))),
         frame(body(_meta(message={"type": "Barrier", "fields": {}, "arrays": [["a", "|O", [0]]]}))),
         frame(body(_meta(message={"type": "TrajectoryBatch", "fields": {}, "arrays": []}))),
+        frame(body(_meta(message=UNNAMED))),
     ],
 )
 def test_content_that_no_writer_makes_is_a_stream_error_after_the_good_frames(tmp_path, data):

@@ -384,8 +384,9 @@ class ActorNetwork(nn.Module):
 
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """Build a design's actor, and return (name, shape) for each of its parameters."""
-    return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
+    """Return (name, shape) of each parameter of an actor, without memory for a size that may be only a file's word."""
+    with torch.device("meta" if design.settings.network is None else "cpu"):
+        return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 
 def untrained_actor(design: PolicyDesign) -> ActorNetwork:

@@ -122,7 +122,8 @@ def layer_norm(x: Tensor) -> Tensor:
 
 
 def _normal(layer: nn.Linear, std: float) -> nn.Linear:
-    nn.init.normal_(layer.weight, std=std)
+    if not layer.weight.is_meta:  # for which torch would import hundreds of modules
+        nn.init.normal_(layer.weight, std=std)
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -24,7 +24,7 @@ from headrace.stages.policy.design import (
     policy_layout,
 )
 from headrace.stages.policy.memories import nothing_recalled
-from headrace.stages.policy.network.body import untrained_actor
+from headrace.stages.policy.network.body import ActorNetwork, untrained_actor
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
@@ -56,7 +56,7 @@ class TorchPolicy:
         self._layout = policy_layout(design)
         self._observations = ObservationLayout(design.spec)
         self._sampler = ActionSampler(design)
-        self._actor = untrained_actor(design).to(device)
+        self._actor: ActorNetwork | None = None  # until a policy has weights for it
         self._normalizer: Normalized | None = None
         self.memory_size = design.memory_size + noise_size(design, self._layout)
         self.previous_action_size = design.previous_action_size
@@ -67,6 +67,7 @@ class TorchPolicy:
         about = f"{update.behavior_id}: policy version {update.version} does not fit this network"
         check_tensors(about, update.layout, self._layout)
         tensors = update.tensors()
+        self._actor = self._actor or untrained_actor(self._design).to(self._device)
         self._actor.load_acting(tensors)
         self._normalizer = normalizer_of(tensors) or self._normalizer
         self._sampler.adopt(update, tensors["log_sigma"].copy() if "log_sigma" in tensors else None)
@@ -95,7 +96,7 @@ class TorchPolicy:
             StageError: if no policy is loaded yet.
         """
         m = self._design.memory_size
-        if self.version < 0:
+        if self._actor is None:
             raise StageError(f"{self._design.spec.behavior_id}: no policy has been loaded")
         if not len(observations[0]):  # torch's layers reject empty batches
             sizes = self._design.head_size, self._actor.action.in_features, m

@@ -124,7 +124,7 @@ def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | Non
     try:
         plain = json.loads(text)
         return ModelMetadata(BehaviorSpec.from_plain(plain["spec"]), int(plain["step"]))
-    except (ValueError, LookupError, TypeError, RecursionError, SpecError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError, SpecError) as error:
         raise StageError(
             f"{where}: its property {NOTES!r} is not in the format that Headrace writes: {error}"
         ) from error

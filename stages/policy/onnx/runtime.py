@@ -131,8 +131,10 @@ def load_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _options(onnxruntime: Any) -> Any:
+def _options(onnxruntime: Any, where: str) -> Any:
     options = onnxruntime.SessionOptions()
+    # Else a model could read weights from any file in the working directory.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", where)
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return options
@@ -158,7 +160,7 @@ def _try(onnxruntime: Any, content: bytes, where: str) -> None:
         StageError: if the model needs more; other errors are reported when the model is used.
     """
     _limit_trials(onnxruntime)
-    options, end = _options(onnxruntime), onnxruntime.RunOptions()
+    options, end = _options(onnxruntime, where), onnxruntime.RunOptions()
     options.log_severity_level = end.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.use_env_allocators", "1")
@@ -169,7 +171,7 @@ def _try(onnxruntime: Any, content: bytes, where: str) -> None:
         shapes = {value.name: [n if isinstance(n, int) else 1 for n in value.shape] for value in session.get_inputs()}
         session.run(None, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, end)
     except Exception as error:
-        if end.terminate or "Available memory of" in str(error):
+        if end.terminate or isinstance(error, MemoryError | ValueError) or "Available memory of" in str(error):
             raise StageError(
                 f"{where}: needs more than {_TRIAL_BYTES:,} bytes or {_TRIAL_S:g} s for one agent whose observations "
                 "are zeros, so it is not run; expected a file that Headrace or ML-Agents has exported"
@@ -183,7 +185,7 @@ def _session(model: Path | bytes, where: str) -> Any:
         onnxruntime = load_onnxruntime()
     except ImportError as error:
         raise StageError(f"{where}: {MISSING}") from error
-    options = _options(onnxruntime)
+    options = _options(onnxruntime, where)
     try:
         content = read_file(model) if isinstance(model, Path) else model
         if is_damaged(content):

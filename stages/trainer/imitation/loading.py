@@ -81,7 +81,7 @@ def read_stream(path: Path, behavior: str, _: BehaviorSpec | None = None) -> Dem
             f"{path}: it contains no steps of {behavior}, only of {names}; expected a stream of that behaviour, or of "
             "a single behaviour"
         )
-    edge = _TRAINER_EDGE if _TRAINER_EDGE in reader.header.edges else min(reader.header.edges)
+    edge = _TRAINER_EDGE if _TRAINER_EDGE in reader.header.edges else min(reader.header.edges, default="")
     batches = [
         frame.message
         for frame in reader

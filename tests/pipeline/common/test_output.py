@@ -246,3 +246,11 @@ def test_a_command_reports_the_limit_of_open_files(capsys):
 def test_a_record_of_any_length_is_written_shortened():
     record = logging.LogRecord("mine", logging.INFO, "mine.py", 3, "lost %s", ("x" * 70_000_000,), None)
     assert len(EveryRecord().format(record)) < 9_000
+
+
+def test_a_refusal_of_any_length_is_written_shortened_line_by_line(capsys):
+    complain("a\n" + "x" * 900_000 + "\nb")
+    first, cut, last = capsys.readouterr().err.splitlines()
+    assert (first, last) == ("a", "b")
+    assert "(892,000 characters left out)" in cut
+    assert len(cut) < 9_000

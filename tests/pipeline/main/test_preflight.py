@@ -34,6 +34,13 @@ def test_missing_files_of_a_run_are_named_before_it_starts(plain, message):
         check_run(RunConfig.from_plain(plain))
 
 
+def test_a_stream_to_imitate_that_is_not_one_is_named_before_a_run_starts(tmp_path):
+    (tmp_path / "a.stream").write_bytes(b"text")
+    clones = {"trainer_type": "bc", "hyperparameters": {"demo_path": str(tmp_path / "a.stream")}}
+    with pytest.raises(RunError, match=r"a\.stream: not a stream"):
+        check_run(RunConfig.from_plain({"behaviors": {"A": clones}}))
+
+
 def test_a_damaged_policy_to_start_from_is_named_before_a_run_starts(tmp_path):
     path = tmp_path / "checkpoint.pt"
     torch.save({"weights": torch.ones(100)}, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pickle_bombs import BOMBS, archived
+from pickle_bombs import BOMBS, archived, vector_of
 
 from headrace.pipeline.policies.tensor_file import read_tensors
 
@@ -70,3 +71,15 @@ def test_a_view_beyond_its_storage_is_refused(tmp_path):
     path = archived(tmp_path / "b.pt", content.replace(b"K\x04\x85", b"K\x05\x85"), rest)
     with pytest.raises(ValueError, match="it is damaged, or not a PyTorch file"):
         read_tensors(path)
+
+
+def test_tensors_of_several_types_in_one_entry_take_its_memory_once(tmp_path):
+    kinds = {"Float": 4, "Int": 4, "Short": 2, "Byte": 1}
+    vectors = b"".join(vector_of(kind=kind, numbers=4_000_000 // size) for kind, size in kinds.items())
+    archived(tmp_path / "a.pt", b"\x80\x02(" + vectors + b"t.", {"data/0": bytes(4_000_000)})
+    tracemalloc.start()
+    try:
+        assert [vector.itemsize for vector in read_tensors(tmp_path / "a.pt")] == [*kinds.values()]
+        assert tracemalloc.get_traced_memory()[1] < 6_000_000
+    finally:
+        tracemalloc.stop()

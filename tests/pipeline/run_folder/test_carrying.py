@@ -76,7 +76,7 @@ def test_any_byte_that_changes_is_named_or_is_of_no_account(run_folder, tmp_path
             continue
         named += 1
     assert named > len(whole) // stride // 2
-    file.write_bytes(whole[:-30])
+    file.write_bytes(whole[:-30])  # which ends with a policy, an archive too
     with pytest.raises(RunFolderError, match="ball.zip is damaged or is not a saved run"):
         unpack(file, tmp_path / "out", "cut")
     assert not list((tmp_path / "out").glob("*"))
@@ -114,6 +114,17 @@ def test_a_file_outside_of_the_folder_is_refused_by_name(tmp_path, name):
     assert not of(tmp_path / "results")
 
 
+def test_an_archive_of_deep_folders_leaves_no_folder_behind(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(LISTING, json.dumps({"format": 1, "run_id": "first"}))
+        for depth in (400, 800, 1200):  # deeper than `shutil.rmtree` reaches
+            archive.writestr("d/" * depth + "a", "")
+        archive.writestr("x" * 300, "")
+    with pytest.raises(RunFolderError, match=r"x\.zip: its entry 'd/d/.*' is outside the run's folder or too deep"):
+        unpack(tmp_path / "x.zip", tmp_path / "results", None)
+    assert not (tmp_path / "results").exists()
+
+
 def test_an_archive_that_unpacks_to_more_than_its_file_is_refused_before_anything_is_read(tmp_path):
     listing = json.dumps({"format": 1, "run_id": "first"})
     with zipfile.ZipFile(tmp_path / "compressed.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -132,11 +143,25 @@ def test_a_folder_that_can_not_be_loaded_is_removed(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr(LISTING, json.dumps({"format": 1, "run_id": "first"}))
         archive.writestr("configuration.yaml", "behaviors: {Ball: {}}\nenvironment: {kind: builtin, id: Volley}\n")
-    with pytest.raises(RunFolderError, match="it has no checkpoint"):
+    with pytest.raises(RunFolderError, match="it has no checkpoint") as refused:
         load(tmp_path / "x.zip", tmp_path / "results")
+    assert refused.value.__notes__ == [
+        f"{tmp_path / 'results' / 'first'} was unpacked from {tmp_path / 'x.zip'} and has been removed again."
+    ]
     assert not list((tmp_path / "results").iterdir())
 
 
 def test_a_missing_run_is_refused_by_name(tmp_path):
     with pytest.raises(RunFolderError, match=r"none\.zip: no such file or run folder"):
         unpack(tmp_path / "none", tmp_path, None)
+
+
+def test_a_file_that_was_cut_is_not_taken_for_the_policy_in_it(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as policy:
+        policy.writestr("archive/data.pkl", "")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(LISTING, json.dumps({"format": 1, "run_id": "first"}))
+        archive.write(tmp_path / "a.pt", "a.pt")
+    (tmp_path / "x.zip").write_bytes((tmp_path / "x.zip").read_bytes()[:-30])
+    with pytest.raises(RunFolderError, match="belong to no entry, so a part of it is missing"):
+        unpack(tmp_path / "x.zip", tmp_path / "results", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from league_fakes import added, policy
 
 from headrace.config.brains import MemberSettings
+from headrace.queues.files import File
 from headrace.stages.errors import StageError
 from headrace.stages.league.pool import INDEX, Pool, check_members, read_index, read_member
 
@@ -143,7 +145,8 @@ def test_an_index_of_another_format_is_refused(tmp_path):
         (lambda text: "[" * 100_000, "nest too deeply"),
         (lambda text: text.replace('"step": 5', '"step": NaN'), "contains NaN"),
         (lambda text: text.replace('"step": 5', '"step": "5"'), "member 0 has a value of a different kind"),
-        (lambda text: text.replace('"path": "', '"path": "../'), "member 0 names a file outside this folder"),
+        (lambda text: text.replace('"path": "', '"path": "../'), "member 0 names a file that is not a member's"),
+        (lambda text: text.replace(".policy", ".policy" * 1000), "member 0 names a file that is not a member's"),
         (lambda text: text.replace('"number": 0', '"number": 7'), "a different number"),
     ],
 )
@@ -160,6 +163,16 @@ def test_a_damaged_index_costs_no_more_than_a_missing_one(tmp_path, damage, why,
     assert read_index(tmp_path) == [member]
 
 
+def test_a_folder_in_place_of_the_index_is_put_aside(tmp_path):
+    member = added(Pool(tmp_path), policy("main", 5), "main", -1)
+    state = [asdict(member)]
+    (tmp_path / INDEX).unlink()
+    (tmp_path / INDEX / "mine").mkdir(parents=True)
+    Pool(tmp_path).restore(state)
+    assert read_index(tmp_path) == [member]
+    assert (tmp_path / f"{INDEX}.damaged" / "mine").is_dir()
+
+
 def test_a_folder_among_the_files_of_members_is_left_alone(tmp_path):
     pool = Pool(tmp_path)
     added(pool, policy(), "main", -1)
@@ -172,16 +185,16 @@ def test_a_folder_among_the_files_of_members_is_left_alone(tmp_path):
 def test_a_member_is_read_again_if_the_disk_refuses_to_close_its_file(tmp_path, monkeypatch, failures):
     pool = Pool(tmp_path)
     member = added(pool, policy(fill=0.5), "main", -1)
-    read, left = Path.read_bytes, [failures]
+    read, left = File.readall, [failures]
 
-    def refusing(path: Path) -> bytes:
-        data = read(path)
+    def refusing(file: File) -> bytes:
+        data = read(file)
         if left[0]:
             left[0] -= 1
             raise OSError(5, "Input/output error")
         return data
 
-    monkeypatch.setattr(Path, "read_bytes", refusing)
+    monkeypatch.setattr(File, "readall", refusing)
     assert read_member(tmp_path, member).weights[0] == 0.5
     assert left == [0]
 

@@ -51,10 +51,11 @@ def action_spec(brain: Any, owner: str) -> ActionSpec:
             f"{owner}: announces {stated.num_discrete_actions} discrete actions, but sizes for {len(branches)} "
             f"({list(branches)}); expected one size for each"
         )
-    if continuous < 0 or any(size < 1 for size in branches):
+    if continuous < 0 or any(size < 1 for size in branches) or continuous + sum(branches) > 1 << 20:
         raise GameRefused(
             f"{owner}: announces {continuous} continuous actions and discrete branches of sizes {list(branches)}; "
-            "expected at least 1 choice in each branch: check Actions in its Behavior Parameters"
+            f"expected at least 1 choice in each branch, and at most {1 << 20:,} actions and choices altogether: "
+            "check Actions in its Behavior Parameters"
         )
     return ActionSpec(continuous, branches, masked=bool(branches))
 
@@ -370,12 +371,13 @@ class FloatReader:
         self._interleaved = interleaved and len(spec.shape) == 3 and not spec.channels_last
         pattern = ObservationProto()
         pattern.CopyFrom(first)
-        pattern.float_data.data[:] = [0.0] * spec.size
+        size = min(spec.size, len(first.float_data.data))  # a shape of a stranger's file may be huge
+        pattern.float_data.data[:] = [0.0] * size
         zeros = np.frombuffer(pattern.SerializeToString(), np.uint8)
-        pattern.float_data.data[:] = np.full(spec.size, 0x01010101, "<u4").view("<f4").tolist()
+        pattern.float_data.data[:] = np.full(size, 0x01010101, "<u4").view("<f4").tolist()
         ones = np.frombuffer(pattern.SerializeToString(), np.uint8)
         self._begin = int(np.argmax(zeros != ones))
-        self._end = self._begin + 4 * spec.size
+        self._end = self._begin + 4 * size
         self._bytes = len(zeros)
         self._before = zeros[: self._begin]
         self._after = zeros[self._end :]
@@ -399,7 +401,7 @@ class FloatReader:
 
     def _all_at_once(self, serialised: list[bytes]) -> NDArray[np.float32] | None:
         """Return all values [n, size], or None if a proto differs from the pattern."""
-        if any(len(one) != self._bytes for one in serialised):
+        if self._end - self._begin != 4 * self.spec.size or any(len(one) != self._bytes for one in serialised):
             return None
         rows = np.frombuffer(b"".join(serialised), np.uint8).reshape(len(serialised), self._bytes)
         if not (rows[:, : self._begin] == self._before).all() or not (rows[:, self._end :] == self._after).all():

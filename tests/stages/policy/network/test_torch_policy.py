@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.config import NetworkSettings
 from headrace.queues.columns import decision_columns, memory_column
@@ -216,6 +217,29 @@ def test_a_policy_of_another_network_is_refused_by_tensor():
     size = sum(int(np.prod(shape)) for _, shape in layout)
     with pytest.raises(StageError, match=r"Test: policy version 1 does not fit this network: expected tensor body"):
         policy.load(PolicyUpdate("Test", 1, np.zeros(size, np.float32), layout, 0))
+
+
+class MadeTensors(TorchDispatchMode):
+    """Notes the largest tensor that torch makes in memory."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.device.type == "cpu":
+            self.largest = max(self.largest, made.nbytes)
+        return made
+
+
+def test_a_network_takes_no_memory_before_weights_of_its_size_are_loaded():
+    """A file with a few weights may state any size."""
+    small = policy_layout(design_for(IMAGE))
+    weights = np.zeros(sum(int(np.prod(shape)) for _, shape in small), np.float32)
+    with MadeTensors() as made:
+        policy = TorchPolicy(design_for(IMAGE, hidden_units=1024))
+        with pytest.raises(StageError, match="does not fit this network"):
+            policy.load(PolicyUpdate("Test", 1, weights, small, 0))
+    assert made.largest < 100_000, "a layer would have 4 MB"
 
 
 def test_acting_without_a_policy_is_an_error():

@@ -246,6 +246,28 @@ def test_a_model_of_another_kind_is_refused_by_name(tmp_path):
         OnnxPolicy(tmp_path / "absent.onnx", DISCRETE)
 
 
+@pytest.mark.parametrize("place", ["weights", "./weights"])
+def test_a_model_reads_no_weights_from_the_working_directory(tmp_path, monkeypatch, place):
+    model = onnx.load_from_string(others_model())
+    tensor = next(each for each in model.graph.initializer if each.name == "w")
+    (tmp_path / "weights").write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    (tmp_path / "a.onnx").write_bytes(model.SerializeToString())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StageError, match=r"a\.onnx: is not a model that onnxruntime can run: .*[Ee]xternal data"):
+        OnnxPolicy(tmp_path / "a.onnx", DISCRETE)
+
+
+@pytest.mark.parametrize("size", [10**12, 10**18])
+def test_a_model_of_a_huge_observation_is_refused_before_zeros_are_made(size):
+    model = onnx.load_from_string(others_model())
+    model.graph.input.append(helper.make_tensor_value_info("obs_1", TensorProto.FLOAT, ["batch", size]))
+    with pytest.raises(StageError, match="needs more than 100,663,296 bytes or 4 s"):
+        OnnxPolicy(model.SerializeToString(), DISCRETE)
+
+
 def test_actions_that_are_not_numbers_do_not_reach_the_environment():
     policy = OnnxPolicy(others_model(continuous=2, nan=True), CONTINUOUS)
     with pytest.raises(NotFiniteError, match="Test"):

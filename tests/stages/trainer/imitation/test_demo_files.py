@@ -217,3 +217,14 @@ def test_actions_without_bounds_cannot_be_written(tmp_path):
     with pytest.raises(StageError, match=r"Ball has continuous actions without bounds \(\[0\]\)"):
         write_unity_demo(tmp_path / "a.demo", random_demonstrations(spec, [2], 0), "Expert")
     assert not (tmp_path / "a.demo").exists()
+
+
+def test_numbers_that_a_short_file_states_take_no_memory(tmp_path):
+    huge = pair([0.5])
+    huge.agent_info.observations[0].shape[:] = [10**9]
+    unity_file(tmp_path / "a.demo", [huge])
+    with pytest.raises(StageError, match=r"a\.demo.*pair 1: observation 'state' has 1 numbers; expected 1000000000"):
+        read_unity_demo(tmp_path / "a.demo", "Ball")
+    unity_file(tmp_path / "b.demo", [pair([0.5], discrete=(1,))], described=brain("Ball", 0, (2**31 - 1,)))
+    with pytest.raises(StageError, match=r"b\.demo.*at most 1,048,576 actions and choices"):
+        read_unity_demo(tmp_path / "b.demo", "Ball")
