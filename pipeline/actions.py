@@ -24,6 +24,7 @@ from headrace.pipeline.command import ML_AGENTS, Request, contradictions, parse,
 from headrace.pipeline.common.errors import CommandError
 from headrace.pipeline.common.output import close_output, complain, json_lines, own_stream, say, set_log_format
 from headrace.pipeline.common.process import use_one_thread
+from headrace.queues.disks import answered
 from headrace.startup_context import absolute, shown
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def follow(arguments: Sequence[str] | None) -> int:
             return _serve(args)
         if args.convert is not None:
             return _convert(args, request)
+        if (file := request.config) is not None:  # name a disk that hangs, which `config` can't
+            answered(file, lambda: file.is_file() and file.open("rb").close())
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:

@@ -290,20 +290,26 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
     paths: dict[Path, Path] = {}
     for stream in streams:
         location = absolute(stream)
-        if location.is_dir():
-            names = sorted(map(str, location.glob("*.stream")))
-        else:  # the name of an existing file may contain brackets
-            names = [str(location)] if location.exists() else sorted(glob.glob(str(location), recursive=True))
-        if not names:
+        found = answered(location, _streams_at, location)
+        if not found:
             raise StageError(
                 f"replay: no stream matches {str(stream)!r}; expected a stream file, a folder of stream files, or a "
                 "pattern such as 'results/<run-id>/streams/*.stream'"
             )
-        for name in names:
-            paths.setdefault(Path(name).resolve(), Path(name))
+        for resolved, path in found:
+            paths.setdefault(resolved, path)
     if not paths:
         raise StageError("replay: no streams are listed; expected at least one file or pattern")
     return list(paths.values())
+
+
+def _streams_at(location: Path) -> list[tuple[Path, Path]]:
+    """Return the stream files at a location, as pairs of the resolved path and the path."""
+    if location.is_dir():
+        found = sorted(location.glob("*.stream"))
+    else:  # the name of an existing file may contain brackets
+        found = [location] if location.exists() else [*map(Path, sorted(glob.glob(str(location), recursive=True)))]
+    return [(path.resolve(), path) for path in found]
 
 
 def _choose_edge(edge: str | None, readers: Sequence[StreamReader]) -> str:

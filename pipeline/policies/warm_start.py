@@ -16,6 +16,7 @@ from headrace.pipeline.policies.export import NEWEST, exports_by_step, is_export
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.model_files import beside, check_spec, learners_in
 from headrace.pipeline.run_folder.names import behavior_folder
+from headrace.queues.disks import answered
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import design_of
@@ -44,7 +45,8 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
     if init_path is None:
         if folder is None:
             return None
-        exports = [*(path for path in (folder / NEWEST,) if path.is_file()), *exports_by_step(folder, behavior)]
+        newest = [folder / NEWEST] if answered(folder, (folder / NEWEST).is_file) else []
+        exports = [*newest, *exports_by_step(folder, behavior)]
         if not exports:
             raise RunError(
                 f"checkpoint_settings.initialize_from: {folder} holds no trained policy ({behavior}-<step>.pt); "
@@ -52,14 +54,14 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
             )
         return exports[-1]
     path = beside(init_path, config.source_folder)
-    if folder is not None and Path(init_path).name == init_path and not path.is_file():
+    if folder is not None and Path(init_path).name == init_path and not answered(path, path.is_file):
         path = folder / init_path
     if path.suffix == ".onnx":
         raise RunError(
             f"behaviors.{behavior}.init_path: {shown(path)} can be played (--inference) but not trained further; give "
             "the .pt file that was exported with it"
         )
-    if not path.is_file():
+    if not answered(path, path.is_file):
         hint = "" if folder is not None else "; a bare file name also needs initialize_from"
         raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}{hint}")
     return path

@@ -44,14 +44,8 @@ from headrace.pipeline.run_folder.names import (
     check_run_id,
 )
 from headrace.pipeline.run_folder.training_status import TrainingStatus
-from headrace.queues.files import (
-    REAL,
-    FileOperations,
-    clean_temporary,
-    free_name,
-    read_file,
-    write_atomic,
-)
+from headrace.queues.disks import answered
+from headrace.queues.files import REAL, FileOperations, clean_temporary, free_name, matching, read_file, write_atomic
 from headrace.startup_context import absolute, shown
 
 log = logging.getLogger(__name__)
@@ -133,15 +127,15 @@ class RunFolder:
         path = results / run_id
         check_length(path)
         if resume:
-            check_there_is_a_run(results, run_id)
-        elif not _never_began(path):
+            answered(path, check_there_is_a_run, results, run_id)
+        elif not answered(path, _never_began, path):
             _make_new(path, force, files)
         folder = cls(path, files, RunLock(path, files), resume, _configuration=configuration, waits=True)
         try:
             folder._lay_out()
             if not waits:
                 folder.go_on()
-            elif (path / CONFIGURATION).is_dir():  # the file could not be written later either
+            elif answered(path, (path / CONFIGURATION).is_dir):  # the file could not be written later either
                 raise IsADirectoryError(errno.EISDIR, f"{CONFIGURATION} is a folder")
         except BaseException:
             folder.close()
@@ -156,7 +150,7 @@ class RunFolder:
         """
         self.waits = False
         data, path = self._configuration.encode(), self.path / CONFIGURATION
-        if not path.is_file() or read_file(path) != data:
+        if not answered(path, path.is_file) or read_file(path) != data:
             write_atomic(path, data, files=self.files)
 
     def lost(self) -> str:
@@ -287,7 +281,7 @@ class RunFolder:
     def _lay_out(self) -> None:
         for folder in (self.run_logs, self.checkpoints, self.streams):
             self.files.make_folder(folder)
-        for folder in (self.path, *(inner for inner in self.path.iterdir() if inner.is_dir())):
+        for folder in (self.path, *matching(self.path, "*/")):
             clean_temporary(folder, files=self.files)
 
 
@@ -307,7 +301,7 @@ def unusable(path: Path, error: OSError) -> RunFolderError:
 
 def _make_new(path: Path, force: bool, files: FileOperations) -> None:
     """Create the folder of a new run; archive an existing one if `force` is set."""
-    if path.exists():
+    if answered(path, path.exists):
         if not force:
             raise _already_there(path)
         archive(path, files)
@@ -320,7 +314,7 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
 
 
 def _already_there(path: Path) -> RunFolderError:
-    if (path / GUARD).exists():
+    if answered(path, (path / GUARD).exists):
         lock_folder(path).release()  # raises an error if the run is in progress
     return RunFolderError(
         f"{shown(path)} exists: there is already a run with the id {path.name!r}. Use --resume to resume it, --force "

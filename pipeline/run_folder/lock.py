@@ -113,7 +113,7 @@ class RunLock:
     def __init__(self, run_folder: Path, files: FileOperations) -> None:
         self._files = files
         self._path = run_folder / LOCK
-        self._guard = lock_folder(run_folder)
+        self._guard = answered(run_folder, lock_folder, run_folder)
         self.folder = HeldFolder(run_folder)
         try:
             files.write_file(self._path, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())

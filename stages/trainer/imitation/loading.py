@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from headrace.config.brains import play_all_games
 from headrace.config.trainers import declared_kind
 from headrace.queues.columns import TRAJECTORY_COLUMNS, observation_columns, row_columns
+from headrace.queues.disks import answered
 from headrace.queues.messages import Array, TrajectoryBatch
 from headrace.queues.specs import GODOT, ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.queues.stream_file import StreamHeader, StreamReader
@@ -441,7 +442,7 @@ def load_demonstrations(path: str, wanted: BehaviorSpec | str, folder: Path | No
     behavior, spec = (wanted, None) if isinstance(wanted, str) else (wanted.name, wanted)
     parts: list[Demonstrations] = []
     minari = path.startswith(PREFIX)
-    files = [Path(path)] if minari else _files(path, behavior, folder)
+    files = [Path(path)] if minari else answered(path, _files, path, behavior, folder)
     for file in files:
         part = read_minari(path, behavior) if minari else READERS[file.suffix](file, behavior, spec)
         if part is None:
@@ -470,7 +471,9 @@ def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
     Raises:
         StageError: as for `load_demonstrations`.
     """
-    return not path.startswith(PREFIX) and any(file.suffix == ".json" for file in _files(path, behavior, folder))
+    return not path.startswith(PREFIX) and any(
+        file.suffix == ".json" for file in answered(path, _files, path, behavior, folder)
+    )
 
 
 def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:

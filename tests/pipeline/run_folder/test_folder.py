@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from headrace.pipeline.run_folder.folder import RunFolder
 from headrace.pipeline.run_folder.lock import GUARD, LOCK, SOFT
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.pipeline.run_folder.training_status import BehaviorStatus, ExportEntry, TrainingStatus
+from headrace.queues.disks import Disks
 from headrace.queues.files import write_atomic
 
 pytestmark = pytest.mark.windows_too
@@ -427,3 +429,19 @@ def test_the_longest_path_that_is_allowed_holds_a_checkpoint(tmp_path):
 def test_an_export_is_found_by_a_path_of_any_operating_system(tmp_path, file):
     entry = ExportEntry(5, file, None, 0.0, (file,)).within(tmp_path)
     assert Path(entry.file_path) == tmp_path / "Ball" / "Ball-5.onnx" == Path(*entry.auxiliary_file_paths)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_that_does_not_answer_is_named_at_the_start(tmp_path, monkeypatch, resume):
+    RunFolder.create(tmp_path, "ppo", configuration="a: 1\n").close()
+    answers, stat, told = threading.Event(), os.stat, []
+
+    def hung_stat(path, *arguments, **named):
+        assert "ppo" not in str(path) or answers.wait(20)
+        return stat(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "stat", hung_stat)
+    with Disks(0.05, told.append, checked_s=0.01).used(), pytest.raises(OSError, match=r"has not answered .*: .*ppo"):
+        RunFolder.create(tmp_path, "ppo", resume=resume)
+    answers.set()
+    assert "ppo has not been read or written" in told[0]
