@@ -11,6 +11,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
@@ -58,8 +59,9 @@ def follow(arguments: Sequence[str] | None) -> int:
             return _serve(args)
         if args.convert is not None:
             return _convert(args, request)
-        if (file := request.config) is not None:  # name a disk that hangs, which `config` can't
-            answered(file, lambda: file.is_file() and file.open("rb").close())
+        if (file := request.config) is not None:
+            with suppress(OSError):  # only to name a disk that hangs; `load_config` reports errors
+                answered(file, lambda: file.is_file() and file.read_bytes())
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
