@@ -11,8 +11,8 @@ from run_configs import INLINE, changed, troubled
 from runs import NEEDS_LINUX
 
 GAME_ENV = Path(__file__).with_name("game_env.py")
-PROCESSES = {"pipeline__hosts__learners__kind": "inline"}
-"""Games are the actors' affair."""
+PROCESSES = {"pipeline__hosts__learners__kind": "inline", "pipeline__hosts__actors__replicas": 1}
+"""Games are the actors' affair; with the number of actors given, no game is measured before the run."""
 WAYS = [
     pytest.param({}, PROCESSES, id="in the actor's group", marks=pytest.mark.slow),
     pytest.param({"session": True}, INLINE, id="of an inline host", marks=NEEDS_LINUX),

@@ -38,7 +38,8 @@ async def test_the_notebooks_three_cells_train_draw_and_predict(tmp_path, monkey
         if inspect.isawaitable(made):
             await made
     assert [step for step, _ in names["curve"]][:10] == list(range(2000, 20001, 2000))
-    assert names["curve"][9][1] > 2 * names["curve"][0][1], "it learns"
+    means = [mean for _, mean in names["curve"] if mean is not None]  # no episode may end in a good summary
+    assert means[-1] > 2 * means[0], "it learns"
     action, state = names["policy"].predict([0.0, 0.1, 0.0, -0.1])
     assert action in (0, 1)
     assert state is None

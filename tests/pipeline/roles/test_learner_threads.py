@@ -12,6 +12,7 @@ import torch
 from headrace.config import RunConfig
 from headrace.pipeline.roles.learner import thread_choice
 from headrace.pipeline.roles.sizes import cores_left_for, outnumber_cores
+from headrace.stages.trainer.thread_choice import ROUNDS
 
 LOG = logging.getLogger("test")
 
@@ -103,7 +104,7 @@ def test_the_chosen_thread_count_is_logged_with_the_time_per_update_of_each_coun
     cores(3)
     choice = thread_choice(config_of(), "B", "cpu", LOG, a_learner())
     with caplog.at_level(logging.INFO):
-        for _ in range(7):
+        for _ in range(1 + 2 * ROUNDS):
             choice.begin()
             choice.took(0.2 / torch.get_num_threads(), 100)
     assert [record.getMessage() for record in caplog.records] == [

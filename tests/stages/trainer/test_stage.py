@@ -16,7 +16,7 @@ from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.stage import StageContext
 from headrace.stages.trainer.report import TrainerPort
 from headrace.stages.trainer.stage import TrainerStage
-from headrace.stages.trainer.thread_choice import ThreadChoice
+from headrace.stages.trainer.thread_choice import ROUNDS, ThreadChoice
 
 
 class Desk:
@@ -272,9 +272,9 @@ def test_a_resumed_stage_computes_with_the_threads_that_were_chosen():
         return Desk(rows_per_update=10, clock=lambda: next(clock), threads=ThreadChoice(threads, used.append))
 
     desk = desk_with([1, 2])
-    for _ in range(8):
+    for _ in range(2 + 2 * ROUNDS):
         desk.take(10)
-    assert used == [1] + [1, 2] * 3 + [1], "two threads are not faster by this clock"
+    assert used == [1] + [1, 2] * ROUNDS + [1], "two threads are not faster by this clock"
     state = desk.stage.state_dict() | {"threads": 2}
     assert desk.stage.state_dict()["threads"] == 1
     resumed = desk_with([1, 2])

@@ -18,7 +18,7 @@ def test_the_log_states_if_nothing_is_compiled(lacking, caplog, monkeypatch):
         pytest.skip("nothing is compiled")
     spec = BehaviorSpec("Ball", (ObservationSpec("o", (3,)),), ActionSpec(2))
     make_trainer(TrainerContext("Ball", BehaviorSettings.model_validate({"trainer_type": "ppo"}), spec))
-    assert lacking == ("if it finds a C compiler" in caplog.text)
+    assert lacking == ("needs a C compiler" in caplog.text)
 
 
 @pytest.mark.parametrize(
