@@ -47,7 +47,7 @@ class InlineHost:
         task: the task that runs the host.
     """
 
-    may_hang = False
+    may_hang = unplaced = False
 
     def __init__(
         self, plan: HostPlan, maxlen: int, control: ControlEnd, edges: LocalEdges, task: asyncio.Task[bool]

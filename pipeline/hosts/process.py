@@ -191,7 +191,7 @@ class ProcessControl(SocketControl):
 class ProcessHost:
     """A running process host, as seen by main."""
 
-    may_hang = True
+    may_hang, unplaced = True, False
 
     def __init__(
         self,

@@ -49,6 +49,10 @@ class HostHandle(Protocol):
     def may_hang(self) -> bool:
         """True if the host can hang while main continues; if so, main kills the host when it falls silent."""
 
+    @property
+    def unplaced(self) -> bool:
+        """True while no machine has room for the host, which is not silent in the meantime."""
+
     async def receiver(self, name: str, newest: bool = True) -> Receiver[Any]:
         """Open main's end of a queue from this host, and let the host open the other end.
 

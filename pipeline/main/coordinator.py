@@ -303,7 +303,7 @@ class HostWatch:
         """
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for name, started in self._run.running.hosts.items():
-            if getattr(started, "unplaced", False):
+            if started.unplaced:
                 self._run.supervisor.preparing(name, now_s, begins=True)
         for silence in self._run.supervisor.silent(now_s):
             host = self._run.running.hosts.get(silence.host)

@@ -359,7 +359,6 @@ class RayHost:
 
     may_hang = True
     unplaced = False
-    """True while Ray has no node for the host, which is then not silent."""
 
     def __init__(
         self,

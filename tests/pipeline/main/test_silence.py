@@ -31,7 +31,7 @@ LIMITS = {role: {"warn_s": WARN_S, "end_s": END_S} for role in ("actors", "learn
 class FarHost(InlineHost):
     """A host that does nothing until it is killed, and that main can end alone."""
 
-    may_hang = True
+    may_hang, unplaced = True, False
 
     async def describe(self) -> str:
         return "in step of its environment"
