@@ -133,7 +133,8 @@ class _Writer:
         forms += [{"type": kind} for kind, value in _EXAMPLES.items() if kind not in known and _accepts(node, value)]
         if any("string" in _kinds_in(form) for form in forms) and (refused := _errors(node, "x")):
             # Of single words, only those that the messages name; the reader checks references, paths and numbers.
-            words = [word for word in sorted({LEARNING, *re.findall(r"\w+", str(refused))}) if not _errors(node, word)]
+            named = {LEARNING, *re.findall(r"\b[a-zA-Z]\w*", str(refused))}
+            words = [word for word in sorted(named) if not _errors(node, word)]
             forms = [form for form in forms if "string" not in _kinds_in(form)] + [{"enum": words}] * bool(words)
             forms.append({"type": "string", "pattern": "[^A-Za-z0-9_]|^[0-9]"})
         items = [form["items"] for form in forms if "items" in form]
