@@ -44,6 +44,9 @@ def follow(arguments: Sequence[str] | None) -> int:
         return _to_demo(*args.to_demo)
     try:
         request = read_request(args)
+        if (file := args.convert or request.config) is not None:
+            with suppress(OSError):  # only to name a disk that hangs; the file's reader reports errors
+                answered(file, lambda: Path(file).is_file() and Path(file).read_bytes())
         if args.export_onnx is not None:
             return _export_onnx(args.export_onnx, request)
         _check_companions(args)
@@ -59,9 +62,6 @@ def follow(arguments: Sequence[str] | None) -> int:
             return _serve(args)
         if args.convert is not None:
             return _convert(args, request)
-        if (file := request.config) is not None:
-            with suppress(OSError):  # only to name a disk that hangs; `load_config` reports errors
-                answered(file, lambda: file.is_file() and file.read_bytes())
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
